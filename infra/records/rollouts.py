@@ -1,0 +1,107 @@
+"""Stored rollouts: one Parquet row a sample, in a schema that any training stack can write.
+
+Engine log-probs live in a file of their own: they depend on batch composition, everything in this table does not, so
+the table of a seeded run is equal to the byte.
+"""
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from infra.store import ArtifactStore, ObjectRef
+
+ROLLOUTS_VERSION = 1
+
+ROLLOUTS_SCHEMA = pa.schema(
+    [
+        pa.field("iteration", pa.int32(), nullable=False),
+        pa.field("group_index", pa.int64(), nullable=False),
+        pa.field("index", pa.int64(), nullable=False),  # slot of the rollout: unique in the run, seeds its generation
+        pa.field("rollout_id", pa.int64(), nullable=False),
+        pa.field("sibling", pa.int32(), nullable=False),  # position among the siblings, from 0
+        pa.field("prompt_id", pa.string(), nullable=False),  # row of the source: stable over epochs and runs
+        pa.field("epoch", pa.int32(), nullable=False),
+        pa.field("attempt", pa.int32(), nullable=False),  # 1 where the first try of the rollout succeeded
+        pa.field("prompt", pa.string(), nullable=False),  # source text; chat messages as JSON
+        pa.field("label", pa.string()),
+        pa.field("response", pa.string(), nullable=False),
+        pa.field("tokens", pa.list_(pa.int32()), nullable=False),  # prompt + response
+        pa.field("response_length", pa.int32(), nullable=False),
+        pa.field("loss_mask", pa.list_(pa.int8()), nullable=False),  # [response_length] of 0/1
+        pa.field("status", pa.string(), nullable=False),
+        pa.field("remove_sample", pa.bool_(), nullable=False),
+        pa.field("reward", pa.float64()),  # raw reward; null before grading and for rollouts that are not trained
+        pa.field("advantage", pa.float64()),  # null before normalisation
+        pa.field("weight_version", pa.string(), nullable=False),  # version of the weights that generated it
+        pa.field("metadata", pa.string(), nullable=False),  # JSON
+    ],
+    metadata={"fanline.rollouts": str(ROLLOUTS_VERSION)},
+)
+
+LOG_PROBS_SCHEMA = pa.schema(
+    [
+        pa.field("rollout_id", pa.int64(), nullable=False),
+        pa.field("sibling", pa.int32(), nullable=False),
+        pa.field("log_probs", pa.list_(pa.float32()), nullable=False),  # [response_length]
+    ],
+    metadata={"fanline.log_probs": str(ROLLOUTS_VERSION)},
+)
+
+
+def write_table(store: ArtifactStore, key: str, table: pa.Table) -> ObjectRef:
+    """Publish a table as Parquet; equal tables give equal bytes."""
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="zstd", store_schema=True)
+    return store.publish(key, buffer.getvalue())
+
+
+def read_table(store: ArtifactStore, ref: ObjectRef) -> pa.Table:
+    """Read a published Parquet table, checked against its digest."""
+    return pq.read_table(io.BytesIO(store.read(ref)))
+
+
+def rollouts_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
+    """A table of the rollouts schema from one dict a sample."""
+    return pa.Table.from_pylist(list(rows), schema=ROLLOUTS_SCHEMA)
+
+
+def log_probs_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
+    return pa.Table.from_pylist(list(rows), schema=LOG_PROBS_SCHEMA)
+
+
+def with_column(table: pa.Table, name: str, values: Sequence[Any] | np.ndarray) -> pa.Table:
+    """The table with one column of the schema replaced."""
+    position = table.schema.get_field_index(name)
+    return table.set_column(position, table.schema.field(name), pa.array(values, type=table.schema.field(name).type))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutsRef:
+    """The rollouts of one iteration as a stage left them.
+
+    `log_probs` holds the engine's log-probs by (rollout_id, sibling); `ledger` the segments that the stage wrote.
+    """
+
+    iteration: int
+    table: ObjectRef
+    log_probs: ObjectRef
+    ledger: tuple[ObjectRef, ...]
+    samples: int
+    rollouts: int
+    generated_tokens: int
+    weight_version: str
+
+    def to_dict(self) -> dict[str, Any]:
+        plain = {f.name: getattr(self, f.name) for f in fields(self)}
+        refs = {"table": self.table.to_dict(), "log_probs": self.log_probs.to_dict()}
+        return {**plain, **refs, "ledger": [r.to_dict() for r in self.ledger]}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "RolloutsRef":
+        refs = {name: ObjectRef.from_dict(data[name]) for name in ("table", "log_probs")}
+        return cls(**{**data, **refs, "ledger": tuple(ObjectRef.from_dict(r) for r in data["ledger"])})

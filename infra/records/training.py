@@ -1,0 +1,81 @@
+"""What training an iteration left behind: step results, weights, trainer state."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from infra.store import ObjectRef
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepResult:
+    """One optimizer step as the trainer saw it.
+
+    `rollout_terms` are the per-rollout loss terms (before the mean over rollouts), by rollout id. `gradient_norm` is of
+    the UNCLIPPED gradient; `gradient`, where asked for, its float32 tensors under Hugging Face names.
+    """
+
+    iteration: int
+    step: int
+    loss: float
+    rollout_terms: dict[int, float]
+    gradient_norm: float
+    learning_rate: float
+    clip_fraction: float
+    max_ratio_error: float  # max |ratio - 1| over trained tokens
+    approx_kl: float  # mean of (old - new) log-prob over trained tokens
+    entropy: float
+    tokens: int
+    seconds: float
+    weights_digest: str
+    gradient: ObjectRef | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedIteration:
+    """The result of the training stage of one iteration.
+
+    `log_probs` are the trainer's log-probs before the first step (schema LOG_PROBS_SCHEMA); `state` is the manifest of
+    the trainer state to resume from; `weight_version` the version that the engine has to answer with after the sync.
+    """
+
+    iteration: int
+    plan: ObjectRef
+    steps: tuple[StepResult, ...]
+    log_probs: ObjectRef
+    state: ObjectRef
+    weights_digest: str
+    weight_version: str
+    ledger: tuple[ObjectRef, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "TrainedIteration":
+        def step(s: dict[str, Any]) -> StepResult:
+            terms = {int(k): v for k, v in s["rollout_terms"].items()}
+            gradient = ObjectRef.from_dict(s["gradient"]) if s["gradient"] else None
+            return StepResult(**{**s, "rollout_terms": terms, "gradient": gradient})
+
+        refs = {name: ObjectRef.from_dict(data[name]) for name in ("plan", "log_probs", "state")}
+        ledger = tuple(ObjectRef.from_dict(r) for r in data["ledger"])
+        return cls(**{**data, **refs, "steps": tuple(step(s) for s in data["steps"]), "ledger": ledger})
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyncResult:
+    """One weight sync: what the engine answered, and how far its log-probs of stored sequences are from the trainer's."""
+
+    iteration: int
+    weight_version: str
+    engine_version: str
+    weights_digest: str
+    tensors: int
+    bytes: int
+    seconds: float
+    sequences_compared: int
+    max_log_prob_error: float
+    moved_log_probs: float  # how far the iteration's steps moved the same log-probs: the error has to be far below
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)

@@ -1,0 +1,77 @@
+"""Load a scenario by name or file, with overrides from the command line, and say what is wrong with it in words."""
+
+import difflib
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from infra.errors import ConfigurationError
+from infra.scenario.model import Scenario
+
+CATALOG = Path(__file__).parent / "catalog"
+
+
+def names() -> list[str]:
+    """The scenarios that come with fanline."""
+    return sorted(p.stem for p in CATALOG.glob("*.yaml"))
+
+
+def load(name_or_file: str, overrides: list[str] | None = None) -> Scenario:
+    """A validated scenario.
+
+    Args:
+        name_or_file: a catalog name (`tiny`) or the path of a YAML file.
+        overrides: `section.field=value`, values in YAML (`rollout.prompts=8`, `model=embedded://tiny`).
+    Raises:
+        ConfigurationError: unknown scenario or field (with the nearest name), or a value out of its bounds.
+    """
+    path = Path(name_or_file) if name_or_file.endswith((".yaml", ".yml")) else CATALOG / f"{name_or_file}.yaml"
+    if not path.is_file():
+        raise ConfigurationError(f"There is no scenario {name_or_file!r}.", next_step=_nearest(name_or_file, names()))
+    try:
+        document = yaml.safe_load(path.read_text())
+    except yaml.YAMLError as cause:
+        raise ConfigurationError(f"{path.name} is not YAML: {cause}") from cause
+    for override in overrides or []:
+        _set(document, override)
+    return validate(document, path.name)
+
+
+def validate(document: Any, where: str) -> Scenario:
+    try:
+        return Scenario.model_validate(document)
+    except ValidationError as cause:
+        lines = [_in_words(e) for e in cause.errors()]
+        raise ConfigurationError(f"Scenario {where} is not valid:\n  " + "\n  ".join(lines)) from cause
+
+
+def _set(document: dict[str, Any], override: str) -> None:
+    path, separator, text = override.partition("=")
+    if not separator:
+        raise ConfigurationError(f"--set {override}: expected section.field=value.")
+    *sections, field = path.strip().split(".")
+    for section in sections:
+        inner = document.setdefault(section, {})
+        document[section] = inner = {"uri": inner} if isinstance(inner, str) else inner
+        document = inner
+    document[field] = yaml.safe_load(text)
+
+
+def _in_words(error: Any) -> str:
+    path = [str(p) for p in error["loc"]]
+    where = ".".join(path) or "the document"
+    if error["type"] != "extra_forbidden":
+        return f"{where}: {error['msg']}" + (
+            f" (got {error['input']!r})" if path and error["type"] != "missing" else ""
+        )
+    model: Any = Scenario
+    for name in path[:-1]:
+        model = model.model_fields[name].annotation
+    return f"{where}: there is no such field. {_nearest(path[-1], list(model.model_fields))}"
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(known)}."

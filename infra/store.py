@@ -1,0 +1,171 @@
+"""The artifact store: one local folder or S3 prefix, in which nothing that was published is ever overwritten."""
+
+import hashlib
+import json
+import os
+import secrets
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import fsspec
+
+from infra.errors import StoreUnavailable
+
+
+class AlreadyPublished(StoreUnavailable):
+    """Another content was published under this key before."""
+
+
+@dataclass(frozen=True)
+class ObjectRef:
+    """Where a published object is and what it holds. `key` is relative to the store; `sha256` is of its bytes."""
+
+    key: str
+    sha256: str
+    size: int
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"key": self.key, "sha256": self.sha256, "size": self.size}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "ObjectRef":
+        return cls(key=data["key"], sha256=data["sha256"], size=data["size"])
+
+
+def canonical_json(value: Any) -> bytes:
+    """One spelling of a JSON value, so that equal values have equal digests. NaN and infinity are refused."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+@dataclass(frozen=True)
+class ArtifactStore:
+    """Objects by key under `uri` (a folder, `file://…` or `s3://bucket/prefix`), through fsspec.
+
+    Raises:
+        StoreUnavailable: the store can not be read or written; names the key and the cause.
+    """
+
+    uri: str
+
+    @cached_property
+    def _location(self) -> tuple[fsspec.AbstractFileSystem, str]:
+        fs, root = fsspec.core.url_to_fs(self.uri)
+        return fs, root.rstrip("/")
+
+    @property
+    def is_local(self) -> bool:
+        return "file" in self._location[0].protocol
+
+    def path(self, key: str) -> str:
+        """The filesystem's own path of a key."""
+        return f"{self._location[1]}/{key}"
+
+    def publish(self, key: str, data: bytes) -> ObjectRef:
+        """Create an object, once. Publishing the same bytes again is accepted; other bytes are refused.
+
+        Raises:
+            AlreadyPublished: the key holds other content.
+        """
+        ref = ObjectRef(key=key, sha256=sha256(data), size=len(data))
+        try:
+            created = self._create(key, data)
+        except OSError as cause:
+            raise self._unavailable("write", key, cause) from cause
+        if not created and sha256(self.read_unverified(key)) != ref.sha256:
+            raise AlreadyPublished(f"{self.uri}/{key} was published before with other content.", ids=[key])
+        return ref
+
+    def publish_json(self, key: str, value: Any) -> ObjectRef:
+        return self.publish(key, canonical_json(value))
+
+    def publish_file(self, key: str, path: Path) -> ObjectRef:
+        return self.publish(key, path.read_bytes())
+
+    def _create(self, key: str, data: bytes) -> bool:
+        """Conditional create: a temporary name and a hard link locally, `If-None-Match: *` on S3. False if it exists."""
+        fs, _ = self._location
+        path = self.path(key)
+        if not self.is_local:
+            try:
+                fs.pipe_file(path, data, mode="create")
+            except FileExistsError:
+                return False
+            return True
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}")
+        try:
+            with temporary.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.link(temporary, target)
+        except FileExistsError:
+            return False
+        finally:
+            temporary.unlink(missing_ok=True)
+        return True
+
+    def read(self, ref: ObjectRef) -> bytes:
+        """The object's bytes, checked against its digest."""
+        data = self.read_unverified(ref.key)
+        if sha256(data) != ref.sha256:
+            raise StoreUnavailable(
+                f"{self.uri}/{ref.key} has digest {sha256(data)[:12]}, published was {ref.sha256[:12]}.",
+                next_step="The object was changed after it was published: restore it or start a new run.",
+                ids=[ref.key],
+            )
+        return data
+
+    def read_unverified(self, key: str) -> bytes:
+        """The bytes under a key whose digest the caller does not know (an index, a summary)."""
+        fs, _ = self._location
+        try:
+            return fs.cat_file(self.path(key))
+        except OSError as cause:
+            raise self._unavailable("read", key, cause) from cause
+
+    def read_json(self, ref_or_key: ObjectRef | str) -> Any:
+        data = self.read_unverified(ref_or_key) if isinstance(ref_or_key, str) else self.read(ref_or_key)
+        return json.loads(data)
+
+    def exists(self, key: str) -> bool:
+        fs, _ = self._location
+        fs.invalidate_cache()
+        return fs.exists(self.path(key))
+
+    def keys(self, prefix: str) -> list[str]:
+        """All keys under a prefix folder, sorted; leftovers of unfinished local writes are not listed."""
+        fs, root = self._location
+        fs.invalidate_cache()
+        found = fs.find(self.path(prefix)) if fs.exists(self.path(prefix)) else []
+        return sorted(p[len(root) + 1 :] for p in found if not p.rsplit("/", 1)[-1].startswith("."))
+
+    def probe(self) -> None:
+        """Create, read back, conditional create and delete, before a run relies on it."""
+        key, data = f".probe/{secrets.token_hex(8)}", secrets.token_bytes(16)
+        self.publish(key, data)
+        if self.read_unverified(key) != data:
+            raise StoreUnavailable(f"{self.uri} gives back other bytes than were written.", ids=[key])
+        try:
+            if self._create(key, b"second"):
+                raise StoreUnavailable(
+                    f"{self.uri} let an object be overwritten: it ignores conditional creates.",
+                    next_step="Use a store that honours If-None-Match.",
+                )
+            self._location[0].rm_file(self.path(key))
+        except OSError as cause:
+            raise self._unavailable("probe", key, cause) from cause
+
+    def _unavailable(self, verb: str, key: str, cause: Exception) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"The artifact store {self.uri} can not {verb} {key}: {type(cause).__name__}: {cause}.",
+            next_step="Check that it exists, has room and that this user may write there.",
+            ids=[key],
+        )
