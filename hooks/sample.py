@@ -1,4 +1,4 @@
-"""`Sample`: one training sequence, with the field names, types and defaults of THUDM/slime, so that hooks move unchanged."""
+"""`Sample`: one training sequence, with the names, types and defaults of THUDM/slime, so that hooks move unchanged."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
@@ -60,7 +60,7 @@ class Sample:
         trainable: bool = True,
         text: str = "",
     ) -> None:
-        """Append to the response, keeping tokens, mask and log-probs in step; lists shared with a copy are never changed.
+        """Append to the response, keeping tokens, mask and log-probs in step; lists shared with a copy do not change.
 
         Raises:
             ValueError: trainable tokens without log-probs, log-probs of another length, or log-probs on tokens that

@@ -88,7 +88,7 @@ class ArtifactStore:
         return self.publish(key, path.read_bytes())
 
     def _create(self, key: str, data: bytes) -> bool:
-        """Conditional create: a temporary name and a hard link locally, `If-None-Match: *` on S3. False if it exists."""
+        """Conditional create: a temporary name and a link locally, `If-None-Match: *` on S3. False if it exists."""
         fs, _ = self._location
         path = self.path(key)
         if not self.is_local:

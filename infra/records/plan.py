@@ -10,9 +10,9 @@ PLAN_VERSION = 1
 class PlannedSample:
     """One sample in a micro-batch.
 
-    The step's loss is the sum over its samples of `weight * sum_t(mask * token loss)`; `weight` holds every denominator.
-    `opens_rollout` marks the one sample that counts its rollout in the step's mean. A dummy repeats a row of the table
-    with weight 0, so that every rank runs the same number of micro-batches.
+    The step's loss is the sum over its samples of `weight * sum_t(mask * token loss)`: `weight` holds every
+    denominator. `opens_rollout` marks the one sample that counts its rollout in the step's mean. A dummy repeats a row
+    of the table with weight 0, so that every rank runs the same number of micro-batches.
     """
 
     row: int

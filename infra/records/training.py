@@ -64,7 +64,7 @@ class TrainedIteration:
 
 @dataclass(frozen=True, kw_only=True)
 class SyncResult:
-    """One weight sync: what the engine answered, and how far its log-probs of stored sequences are from the trainer's."""
+    """One weight sync: the engine's answer, and how far its log-probs of stored sequences are from the trainer's."""
 
     iteration: int
     weight_version: str
