@@ -1,6 +1,5 @@
 """One run: its id, scenario and store, and which stages of which iterations are finished."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -42,5 +41,12 @@ class Run:
         """Publish a stage's record: from here on a rerun takes it instead of doing the work again."""
         self.store.publish_json(self.key("iterations", iteration, f"{stage}.json"), record)
 
-    def iterations(self) -> Iterator[int]:
-        return iter(range(self.scenario.rollout.iterations))
+    def last_finished(self, stage: str) -> int | None:
+        """The last iteration in which a stage has finished, None where there is none."""
+        done = [i for i in range(self.scenario.rollout.iterations) if self.finished(stage, i)]
+        return done[-1] if done else None
+
+    def unfinished_iterations(self) -> range:
+        """The iterations that are still to be run, from the first one whose weights are not synced."""
+        last = self.last_finished("sync")
+        return range(0 if last is None else last + 1, self.scenario.rollout.iterations)

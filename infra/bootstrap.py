@@ -1,0 +1,259 @@
+"""Make the environment and start: the one file of fanline that runs before anything is installed.
+
+It uses the standard library only and shares no code with the rest, which can not be imported yet. It also has to parse on
+Python versions that it refuses, so that it can say so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Iterator, Sequence  # noqa: UP035: parses on older versions too
+
+ROOT = Path(__file__).resolve().parent.parent
+SUPPORTED = ((3, 11), (3, 12))
+USAGE = """\
+python3 infra/bootstrap.py run [SCENARIO] [option ...]   install, then `fanline run` (default scenario: tiny)
+python3 infra/bootstrap.py test [pytest option ...]      install with the test tools, then the tests
+python3 infra/bootstrap.py install [--tests]             install only"""
+
+
+class BootstrapError(Exception):
+    """What stopped the bootstrap, what to do next, and the exit code (2: usage or configuration, 3: this machine)."""
+
+    def __init__(self, message: str, next_step: str, exit_code: int = 3):
+        super().__init__(f"{message}\n  Next: {next_step}")
+        self.exit_code = exit_code
+
+
+class Environment:
+    """The virtual environment `.venv` of one checkout.
+
+    Args:
+        root: the checkout.
+        device: "cpu" or "cuda": which lock it is made from.
+        tests: whether the test tools belong to it.
+
+    Once made with the test tools it keeps them: `run` after `test` installs nothing.
+    """
+
+    def __init__(self, root: Path, device: str, tests: bool):
+        self.root, self.folder, self.state = root, root / ".venv", root / ".fanline"
+        self.python = self.folder / "bin" / "python"
+        self.stamp = self.folder / "fanline-stamp.json"
+        locks = root / "infra" / "locks"
+        self.locks = [locks / f"{device}.txt"] + ([locks / "test.txt"] if tests else [])
+
+    def wanted(self) -> dict[str, str]:
+        """Digest of everything that the environment follows from, by name."""
+        files = [*self.locks, self.root / "pyproject.toml"]
+        digests = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+        return {"python": ".".join(map(str, sys.version_info[:3])), "root": str(self.root), **digests}
+
+    def recorded(self) -> dict[str, str]:
+        """What the last finished installation wrote; empty if none finished."""
+        return json.loads(self.stamp.read_text()) if self.stamp.exists() else {}
+
+    def is_ready(self) -> bool:
+        return self.python.exists() and self.wanted().items() <= self.recorded().items()
+
+    def make(self) -> None:
+        """Install what is missing, once, however many processes ask at the same time."""
+        if self.is_ready():
+            return
+        self.state.mkdir(exist_ok=True)
+        with _locked(self.state / "bootstrap.lock"):
+            if not self.is_ready():
+                self._install()
+
+    def _install(self) -> None:
+        began = time.monotonic()
+        wanted, recorded = self.wanted(), self.recorded()
+        # Without the stamp an installation that is cut off here is seen by the next call.
+        self.stamp.unlink(missing_ok=True)
+        if not self._can_be_continued():
+            self._create()
+        _forget_half_installed_packages(self.folder)
+        pins = [f"--requirement={lock}" for lock in self.locks]
+        self._pip(
+            ["--no-deps", "--only-binary=:all:", *_allow_source_only(self.locks), *pins], count=_count_pins(self.locks)
+        )
+        self._pip(["--no-deps", "--no-build-isolation", "--editable", str(self.root)], count=1)
+        kept = {} if set(recorded) - set(wanted) - {"test.txt"} else recorded
+        _write_atomically(self.stamp, json.dumps({**kept, **wanted}, indent=1))
+        print(f"The environment {self.folder} is ready ({time.monotonic() - began:.0f} s).", flush=True)
+
+    def _can_be_continued(self) -> bool:
+        """Whether there is a working environment of this Python's minor version."""
+        if not self.python.exists():
+            return False
+        probe = "import sys, pip; print(*sys.version_info[:2])"
+        answer = subprocess.run([self.python, "-c", probe], capture_output=True, text=True, check=False)
+        return answer.stdout.split() == [str(part) for part in sys.version_info[:2]]
+
+    def _create(self) -> None:
+        version = "{}.{}".format(*sys.version_info[:2])
+        print(f"Making {self.folder} with Python {version}.", flush=True)
+        # Called from inside the environment that is made anew, its own interpreter is about to go.
+        base = Path(sys.base_prefix) / "bin" / f"python{version}"
+        if self.folder.exists():
+            shutil.rmtree(self.folder)
+        made = subprocess.run([base, "-m", "venv", self.folder], capture_output=True, text=True, check=False)
+        if made.returncode:
+            raise BootstrapError(
+                f"`{base} -m venv` failed:\n{made.stdout}{made.stderr}".rstrip(),
+                f"Install Python's venv module (on Debian and Ubuntu: apt-get install python{version}-venv).",
+            )
+
+    def _pip(self, arguments: Sequence[str], count: int) -> None:
+        """Run pip with a line of progress; its whole output goes to a log.
+
+        Raises:
+            BootstrapError: pip failed; shows the end of its output and what to do.
+        """
+        log = self.state / "bootstrap.log"
+        command = [str(self.python), "-m", "pip", "install", "--progress-bar=off", *arguments]
+        environment = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+        seen, tail = 0, []
+        with (
+            log.open("a") as file,
+            subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+            ) as pip,
+        ):
+            assert pip.stdout is not None
+            for line in pip.stdout:
+                file.write(line)
+                if "is ignored: it is neither a file nor a directory" not in line:
+                    tail = [*tail[-14:], line]
+                if line.startswith(("Collecting ", "Requirement already satisfied", "Obtaining ")):
+                    seen += 1
+                    _progress(seen, count, line)
+        if pip.returncode:
+            raise BootstrapError(f"pip failed:\n{''.join(tail)}  (all of it: {log})", _next_step("".join(tail)))
+
+
+def _allow_source_only(locks: Sequence[Path]) -> list[str]:
+    """Packages that publish no wheel are named in the lock: `# source: NAME`."""
+    names = [name for lock in locks for name in re.findall(r"^# source: (\S+)", lock.read_text(), re.M)]
+    return [f"--no-binary={','.join(names)}"] if names else []
+
+
+def _count_pins(locks: Sequence[Path]) -> int:
+    return sum("==" in line for lock in locks for line in lock.read_text().splitlines() if not line.startswith("#"))
+
+
+def _progress(seen: int, count: int, line: str) -> None:
+    words = line.split()
+    name = words[-1] if words[0] == "Obtaining" else next(word for word in words if word[0].islower())
+    if sys.stdout.isatty():
+        print(f"\r\033[KInstalling {seen} of {count}: {name[:50]}", end="\n" if seen == count else "", flush=True)
+    elif seen % 50 == 0 or seen == count:
+        print(f"Installing {seen} of {count}", flush=True)
+
+
+def _next_step(output: str) -> str:
+    if missing := re.search(r"No matching distribution found for (torch==\S+\+cpu)", output):
+        return (
+            f"The wheel {missing[1]} for Python {'{}.{}'.format(*sys.version_info[:2])} is not offered by pip's index. Set "
+            "PIP_EXTRA_INDEX_URL to PyTorch's index of CPU wheels, or PIP_FIND_LINKS to a folder that holds this wheel, and "
+            "call again. (A CUDA build is never taken instead.)"
+        )
+    if "No space left" in output:
+        return "Free about 5 GB of disk space and call again: it continues where it stopped."
+    return (
+        "Check the network and pip's index settings (`pip config list`) and call again: it continues where it stopped."
+    )
+
+
+def _forget_half_installed_packages(folder: Path) -> None:
+    """Pip takes a package whose installation was cut off for installed: its INSTALLER file, written late, is missing."""
+    for info in folder.glob("lib/python3*/site-packages/*.dist-info"):
+        if not (info / "INSTALLER").exists():
+            shutil.rmtree(info)
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    temporary = path.with_suffix(f".{os.getpid()}")
+    temporary.write_text(text)
+    temporary.replace(path)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold a lock file; the kernel frees it however this process ends."""
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("Another call is installing; waiting for it.", flush=True)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def refuse_other_python(version: Sequence[int]) -> None:
+    """Raises BootstrapError unless `version` (major, minor, ...) is one that the locks are made for."""
+    if tuple(version[:2]) in SUPPORTED:
+        return
+    found = [name for name in ("python3.11", "python3.12") if shutil.which(name)]
+    mend = (
+        f"Call `{found[0]} infra/bootstrap.py ...`."
+        if found
+        else "Install Python 3.11 or 3.12 and call it by that name."
+    )
+    raise BootstrapError(
+        f"fanline needs Python 3.11 or 3.12; this is {version[0]}.{version[1]} ({sys.executable}).", mend, 2
+    )
+
+
+def detect_device() -> str:
+    """ "cuda" where NVIDIA's driver is loaded, else "cpu"."""
+    return "cuda" if Path("/dev/nvidiactl").exists() else "cpu"
+
+
+def command_line(command: str, rest: Sequence[str], folder: Path) -> list[str]:
+    """The command to become once the environment is there; empty after `install`."""
+    if command == "run":
+        scenario = [] if rest and not rest[0].startswith("-") else ["tiny"]
+        return [str(folder / "bin" / "fanline"), "run", *scenario, *rest]
+    return [str(folder / "bin" / "python"), "-m", "pytest", *rest] if command == "test" else []
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="infra/bootstrap.py", usage=USAGE, allow_abbrev=False)
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default=None, help="which lock to install; default: by the driver"
+    )
+    parser.add_argument("command", choices=("run", "test", "install"))
+    parser.add_argument("rest", nargs=argparse.REMAINDER)
+    options = parser.parse_args(arguments)
+    if options.command == "install" and options.rest not in ([], ["--tests"]):
+        parser.error(f"install takes only --tests, not {' '.join(options.rest)}")
+    tests = options.command == "test" or options.rest == ["--tests"]
+    refuse_other_python(sys.version_info)
+    environment = Environment(ROOT, options.device or detect_device(), tests)
+    environment.make()
+    command = command_line(options.command, options.rest, environment.folder)
+    if options.command == "test":
+        os.chdir(ROOT)
+    if command:
+        os.execv(command[0], command)
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except BootstrapError as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_code)

@@ -1,0 +1,76 @@
+"""`fanline`: run a scenario, look at a run, see what this machine lacks."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from infra.errors import FanlineError
+from infra.scenario.load import load, names
+from infra.settings import settings
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="End-to-end regression gate for RL post-training with fan-out rollouts. Exit codes: 0 PASS, 1 REGRESSION, "
+    "2 wrong usage or configuration, 3 INFRA, 4 INCONCLUSIVE.",
+)
+
+Store = Annotated[str | None, typer.Option("--store", help="Artifact store: a folder or s3://bucket/prefix.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+
+
+@app.command()
+def run(
+    scenario: Annotated[str, typer.Argument(help="A scenario by name (see `fanline scenarios`) or a YAML file.")],
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override a field; may be given again.")
+    ] = None,
+    store: Store = None,
+    resume: Annotated[str | None, typer.Option(help="Go on with this unfinished run instead of a new one.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Run a scenario end to end on this machine and exit with its verdict."""
+    from infra.run_command import run_scenario
+
+    raise typer.Exit(run_scenario(load(scenario, set_), store, resume, as_json=as_json))
+
+
+@app.command()
+def scenarios(as_json: Json = False) -> None:
+    """List the scenarios that come with fanline."""
+    documents = [load(name) for name in names()]
+    if as_json:
+        print(json.dumps([d.model_dump(mode="json") for d in documents]))
+        return
+    for document in documents:
+        print(f"{document.name:16} {document.description}")
+
+
+@app.command()
+def show(run_id: Annotated[str, typer.Argument(metavar="RUN")], store: Store = None, as_json: Json = False) -> None:
+    """Show the verdict and the checks of a stored run."""
+    from infra.show import show_run
+
+    show_run(store or settings().store_uri, run_id, as_json=as_json)
+
+
+@app.command()
+def doctor(store: Store = None, as_json: Json = False) -> None:
+    """Say what is installed, which devices and services are there, what is missing and how to mend it."""
+    from infra.doctor import report
+
+    raise typer.Exit(report(store or settings().store_uri, as_json=as_json))
+
+
+def main() -> None:
+    """Entry point: errors a person can act on are printed in words, with the exit code they stand for."""
+    sys.path.insert(0, str(Path.cwd()))  # hooks of the person's own, where a scenario names their package
+    try:
+        app()
+    except FanlineError as error:
+        print(f"fanline: {error}", file=sys.stderr)
+        raise SystemExit(error.exit_code) from None

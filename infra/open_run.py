@@ -1,0 +1,57 @@
+"""Open a run: its id, its store, and the first object in it."""
+
+import hashlib
+from pathlib import Path
+
+from prefect.runtime import flow_run
+
+from infra.errors import ConfigurationError
+from infra.run import Run
+from infra.scenario.model import Scenario
+from infra.settings import settings
+from infra.store import canonical_json, sha256
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def code_digest() -> str:
+    """sha256 over the Python files of fanline itself."""
+    digest = hashlib.sha256()
+    for folder in ("flows", "tasks", "hooks", "infra"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def open_run(scenario: Scenario, store: str | None, resume: str | None) -> Run:
+    """The run of the current flow run; a retry of the same flow run opens the same run again.
+
+    Raises:
+        StoreUnavailable: the store does not pass its probe.
+        ConfigurationError: `resume` names a run of another scenario or of other code.
+    """
+    run_id = resume or f"{scenario.name}-{flow_run.get_id().replace('-', '')[-12:]}"  # type: ignore[union-attr]
+    spool = settings().spool_dir / run_id
+    run = Run(run_id=run_id, scenario=scenario, store_uri=store or settings().store_uri, spool=spool)
+    run.store.probe()
+    document = scenario.model_dump(mode="json")
+    opened = {"run": run_id, "scenario": document, "scenario_digest": sha256(canonical_json(document))}
+    opened["code_digest"] = code_digest()
+    key = run.key("run.json")
+    if run.store.exists(key):
+        _refuse_other_inputs(run_id, run.store.read_json(key), opened)
+    elif resume:
+        raise ConfigurationError(f"There is no run {resume} in {run.store_uri} to resume.", ids=[resume])
+    else:
+        run.store.publish_json(key, opened)
+    return run
+
+
+def _refuse_other_inputs(run_id: str, before: dict, now: dict) -> None:
+    changed = [name for name in ("scenario_digest", "code_digest") if before[name] != now[name]]
+    if changed:
+        raise ConfigurationError(
+            f"Run {run_id} was started with another {' and '.join(c.split('_')[0] for c in changed)}.",
+            next_step="Start a new run: results of other inputs are never reused.",
+            ids=[run_id],
+        )

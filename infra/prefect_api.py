@@ -1,0 +1,54 @@
+"""A Prefect API for this process: the configured one, or a server of our own that ends with us."""
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+from infra.errors import InfraFault
+from infra.ports import free_port
+from infra.settings import settings
+from infra.supervisor import stop, supervised
+
+QUIET = {"PREFECT_SERVER_ANALYTICS_ENABLED": "false", "DO_NOT_TRACK": "1", "PREFECT_CLI_PROMPT": "false"}
+
+
+@contextlib.contextmanager
+def prefect_api(log_path: Path, deadline_seconds: float = 120) -> Iterator[str]:
+    """Yield the URL of a Prefect API; call it before `prefect` is imported.
+
+    Without PREFECT_API_URL a server is started on the loopback address, on the same database as `prefect server start`
+    would use, so that the runs can be looked at later. It ends with this process, also when that is killed.
+
+    Raises:
+        InfraFault: the server did not answer in time; names its log.
+    """
+    os.environ.update(QUIET)
+    if configured := settings().prefect_api_url:
+        yield configured
+        return
+    port = free_port()
+    url = f"http://127.0.0.1:{port}/api"
+    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
+    server = supervised([*command, "--no-services"], env={**os.environ, "PREFECT_API_URL": url}, log_path=log_path)
+    os.environ["PREFECT_API_URL"] = url
+    try:
+        _wait_until_healthy(url, server, log_path, deadline_seconds)
+        yield url
+    finally:
+        os.environ.pop("PREFECT_API_URL")
+        stop(server)
+
+
+def _wait_until_healthy(url: str, server: subprocess.Popen[bytes], log_path: Path, deadline_seconds: float) -> None:
+    deadline = time.monotonic() + deadline_seconds
+    while time.monotonic() < deadline and server.poll() is None:
+        with contextlib.suppress(urllib.error.URLError, ConnectionError), urllib.request.urlopen(f"{url}/health"):
+            return
+        time.sleep(0.2)
+    raise InfraFault("The local Prefect server did not start.", next_step=f"Read {log_path}.", ids=[url])

@@ -1,0 +1,37 @@
+"""`fanline run`: the flow on this machine, from this process, with its verdict as the exit code."""
+
+import json
+import os
+import sys
+
+from infra.prefect_api import prefect_api
+from infra.records.verdict import Outcome
+from infra.scenario.model import Scenario
+from infra.settings import settings
+
+
+def run_scenario(scenario: Scenario, store: str | None, resume: str | None, *, as_json: bool) -> int:
+    """Run the flow and print its verdict; returns the exit code.
+
+    Raises:
+        FanlineError: the run could not be opened (configuration, store).
+    """
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "WARNING")
+    log = settings().spool_dir / "prefect-server.log"
+    with prefect_api(log) as url:
+        print(
+            f"fanline: {scenario.name}, seed {scenario.seed}; watch it at {url.removesuffix('/api')}", file=sys.stderr
+        )
+        from flows.fanout_regression import fanout_regression
+
+        state = fanout_regression(scenario, store=store, resume=resume, return_state=True)
+    if state.name not in Outcome.__members__:
+        state.result()  # raises what kept the run from a verdict
+    _print(store or settings().store_uri, str(state.message).split(":")[0], as_json=as_json)
+    return Outcome[str(state.name)].value
+
+
+def _print(store_uri: str, run_id: str, *, as_json: bool) -> None:
+    from infra.show import show_run
+
+    show_run(store_uri, run_id, as_json=as_json)

@@ -1,0 +1,60 @@
+"""Train one iteration on its normalised rollouts, and carry the new weights back into the engine."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from infra.records.rollouts import RolloutsRef, read_table
+from infra.records.sources import ModelRef
+from infra.records.training import SyncResult, TrainedIteration
+from infra.run import Run
+from infra.store import ObjectRef, canonical_json, sha256
+from tasks.training.cost import ModelShape
+from tasks.training.plan import make_plan
+
+if TYPE_CHECKING:
+    from infra.megatron.trainer import MegatronTrainer
+    from infra.sglang.engine import SGLangEngine
+
+
+def publish_plan(run: Run, model: ModelRef, rollouts: RolloutsRef) -> ObjectRef:
+    """Plan the steps of an iteration and publish the plan; equal rollouts give an equal plan."""
+    shape = ModelShape.from_config(json.loads((model.path / "config.json").read_text()))
+    plan = make_plan(read_table(run.store, rollouts.table), run.scenario, shape, rollouts.iteration).to_dict()
+    name = f"plan-{sha256(canonical_json(plan))[:12]}.json"
+    return run.store.publish_json(run.key("iterations", rollouts.iteration, name), plan)
+
+
+def gradients_to_publish(run: Run, iteration: int) -> set[int]:
+    """The steps of an iteration whose unclipped gradient the scenario wants in the store."""
+    wanted = run.scenario.training.publish_gradients
+    steps = run.scenario.rollouts_per_iteration // run.scenario.training.global_batch_size + 1
+    return {"none": set(), "all": set(range(steps)), "first": {0} if iteration == 0 else set()}[wanted]
+
+
+@task(task_run_name="train, iteration {rollouts.iteration}", cache_policy=NO_CACHE, persist_result=False)
+def train_iteration(run: Run, model: ModelRef, rollouts: RolloutsRef, trainer: MegatronTrainer) -> TrainedIteration:
+    """All optimizer steps of one iteration; a finished iteration is not trained again."""
+    if record := run.finished("training", rollouts.iteration):
+        return TrainedIteration.from_dict(record)
+    plan = publish_plan(run, model, rollouts)
+    trained = trainer.train(rollouts, plan, publish_gradients=gradients_to_publish(run, rollouts.iteration))
+    run.finish("training", rollouts.iteration, trained.to_dict())
+    return trained
+
+
+@task(task_run_name="sync weights, iteration {rollouts.iteration}", cache_policy=NO_CACHE, persist_result=False)
+def sync_weights(
+    run: Run, rollouts: RolloutsRef, trained: TrainedIteration, trainer: MegatronTrainer, engine: SGLangEngine
+) -> SyncResult:
+    """Push the trained weights into the engine and see that it answers with them."""
+    from tasks.training.sync import push_and_compare
+
+    result = push_and_compare(run, rollouts, trained, trainer, engine)
+    if not run.finished("sync", rollouts.iteration):
+        run.finish("sync", rollouts.iteration, result.to_dict())
+    return result
