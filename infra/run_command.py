@@ -1,6 +1,5 @@
 """`fanline run`: the flow on this machine, from this process, with its verdict as the exit code."""
 
-import json
 import os
 import sys
 

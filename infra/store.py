@@ -127,7 +127,7 @@ class ArtifactStore:
         """The bytes under a key whose digest the caller does not know (an index, a summary)."""
         fs, _ = self._location
         try:
-            return fs.cat_file(self.path(key))
+            return bytes(fs.cat_file(self.path(key)))  # type: ignore[arg-type]
         except OSError as cause:
             raise self._unavailable("read", key, cause) from cause
 
