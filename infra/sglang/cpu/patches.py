@@ -1,0 +1,40 @@
+"""What has to be in place so that SGLang's server runs on the CPU, with seeded sampling."""
+
+import multiprocessing
+import sys
+from pathlib import Path
+
+STAND_IN = Path(__file__).parent / "stand_in"
+
+
+def before_import() -> None:
+    """Let SGLang find the kernels' stand-in, in this process and its children only."""
+    sys.path.insert(0, str(STAND_IN))
+
+
+def after_import() -> None:
+    """Let the server sample by seed on the CPU, and start its children as forks of this process."""
+    _allow_seeded_sampling()
+    _fork_children()
+
+
+def _allow_seeded_sampling() -> None:
+    """SGLang refuses torch's attention in deterministic mode, and that mode brings batch-invariant CUDA kernels along.
+
+    In float32 on the CPU the seeds alone gave equal tokens in any batch (tested in tests/infra/sglang).
+    """
+    from sglang.srt.model_executor.model_runner import ModelRunner
+    from sglang.srt.server_args import add_deterministic_attention_backend_choices
+
+    add_deterministic_attention_backend_choices(["torch_native"])
+    ModelRunner.maybe_enable_batch_invariant_mode = lambda self: None
+
+
+def _fork_children() -> None:
+    """SGLang asks for spawned children, each of which imports everything again: 20 s and 1 GB more on two cores."""
+    import sglang.srt.entrypoints.http_server
+    import sglang.srt.managers.detokenizer_manager
+    import sglang.srt.managers.scheduler  # noqa: F401
+
+    set_start_method = multiprocessing.set_start_method
+    multiprocessing.set_start_method = lambda method, force=False: set_start_method("fork", force=True)

@@ -1,0 +1,67 @@
+"""The command line and environment of SGLang's server, from the scenario's settings."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from infra.scenario.model import Engine
+
+HOST = "127.0.0.1"
+DECODE_GRAPH_SIZES = (1, 8, 64, 256, 1024)
+
+Device = Literal["cpu", "cuda"]
+
+
+def server_arguments(
+    settings: Engine,
+    *,
+    model_path: Path,
+    served_name: str,
+    device: Device,
+    dtype: Literal["float32", "bfloat16"],
+    deterministic: bool,
+    seed: int,
+    port: int,
+) -> list[str]:
+    """Arguments of `infra.sglang.launch`.
+
+    Requests carry token ids and stop by the model's end-of-text id or by given ids, so the server loads no tokenizer.
+    `served_name` is what the server calls itself: a client can tell it from another server on the same port.
+    """
+    return [
+        *("--model-path", str(model_path.resolve()), "--served-model-name", served_name),
+        *("--device", device, "--dtype", dtype, "--random-seed", str(seed)),
+        *("--host", HOST, "--port", str(port)),
+        *("--max-running-requests", str(settings.max_running_requests)),
+        *("--sampling-backend", "pytorch", "--grammar-backend", "none"),
+        *("--skip-tokenizer-init", "--skip-server-warmup"),
+        *(["--enable-deterministic-inference"] if deterministic else []),
+        *(_cpu(settings) if device == "cpu" else _cuda(settings)),
+    ]
+
+
+def _cpu(settings: Engine) -> list[str]:
+    return [
+        *("--attention-backend", "torch_native", "--disable-overlap-schedule", "--sleep-on-idle"),
+        *("--max-total-tokens", str(settings.max_total_tokens)),
+    ]
+
+
+def _cuda(settings: Engine) -> list[str]:
+    """Prefill graphs are left out and decode graphs are few: they are most of the start time on CUDA."""
+    largest = settings.max_running_requests
+    sizes = [*(size for size in DECODE_GRAPH_SIZES if size < largest), largest]
+    return [
+        *("--attention-backend", "triton", "--disable-prefill-cuda-graph"),
+        *("--cuda-graph-bs-decode", *map(str, sizes)),
+        *("--mem-fraction-static", str(settings.memory_fraction), "--enable-memory-saver"),
+    ]
+
+
+def server_environment(inherited: Mapping[str, str], device: Device) -> dict[str, str]:
+    """The server's environment: the model is a local folder, so nothing may be asked of a hub."""
+    common = {**inherited, "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
+    if device == "cpu":
+        # Compiling costs more than it gives at this size, and makes the first tokens wait for a compiler.
+        return {**common, "SGLANG_USE_CPU_ENGINE": "1", "TORCHDYNAMO_DISABLE": "1"}
+    return {**common, "SGLANG_IS_FLASHINFER_AVAILABLE": "false"}

@@ -1,0 +1,27 @@
+"""SGLang's HTTP server as a program: `python -m infra.sglang.launch --device cpu …`, the arguments are SGLang's own.
+
+On CUDA this is SGLang's launcher and nothing else; on the CPU what is missing there is put in place first.
+"""
+
+import sys
+from collections.abc import Sequence
+
+
+def main(arguments: Sequence[str]) -> None:
+    on_cpu = arguments[arguments.index("--device") + 1] == "cpu"
+    if on_cpu:
+        from infra.sglang.cpu import patches
+
+        patches.before_import()
+        from sglang.launch_server import run_server
+
+        patches.after_import()
+    else:
+        from sglang.launch_server import run_server
+    from sglang.srt.server_args import prepare_server_args
+
+    run_server(prepare_server_args(list(arguments)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
