@@ -10,6 +10,12 @@ HOST = "127.0.0.1"
 DECODE_GRAPH_SIZES = (1, 8, 64, 256, 1024)
 
 Device = Literal["cpu", "cuda"]
+Dtype = Literal["float32", "bfloat16"]
+
+
+def dtype_on(device: Device) -> Dtype:
+    """What `auto` means: bfloat16 is slow on a CPU."""
+    return "float32" if device == "cpu" else "bfloat16"
 
 
 def server_arguments(
@@ -18,7 +24,7 @@ def server_arguments(
     model_path: Path,
     served_name: str,
     device: Device,
-    dtype: Literal["float32", "bfloat16"],
+    dtype: Dtype,
     deterministic: bool,
     seed: int,
     port: int,
@@ -34,7 +40,7 @@ def server_arguments(
         *("--host", HOST, "--port", str(port)),
         *("--max-running-requests", str(settings.max_running_requests)),
         *("--sampling-backend", "pytorch", "--grammar-backend", "none"),
-        *("--skip-tokenizer-init", "--skip-server-warmup"),
+        *("--skip-tokenizer-init", "--skip-server-warmup", "--log-level-http", "warning"),
         *(["--enable-deterministic-inference"] if deterministic else []),
         *(_cpu(settings) if device == "cpu" else _cuda(settings)),
     ]

@@ -1,0 +1,211 @@
+"""One SGLang server as a supervised process: start, wait, restart, stop. It answers on the loopback address only."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Self
+
+from infra.errors import EngineUnavailable
+from infra.ports import free_port
+from infra.scenario.model import Engine
+from infra.sglang.client import EngineClient
+from infra.sglang.flags import HOST, Device, Dtype, dtype_on, server_arguments, server_environment
+from infra.supervisor import stop, supervised
+
+if TYPE_CHECKING:
+    from infra.records.sources import ModelRef
+    from infra.run import Run
+
+ROOT = Path(__file__).resolve().parents[2]
+START_ATTEMPTS = 2
+BACKOFF_SECONDS = 1.0
+POLL_SECONDS = 0.1
+PROBE_SECONDS = 5.0
+STOP_SECONDS = 15.0
+LOG_LINES = 12
+
+
+class SGLangEngine:
+    """A server of one model. Must be started from the main thread, because it ends with the thread that started it.
+
+    Args:
+        model_path: local folder in Hugging Face layout.
+        log_path: the server's output is appended here.
+
+    Example:
+        with SGLangEngine(model_path=…, …) as engine:  # starts; other things can start meanwhile
+            engine.wait_ready()
+            async with engine.client() as client: …
+
+    `after_restart` is called when a restarted server is ready: it has the weights of `model_path` again, and whoever
+    pushed others has to push them again.
+    """
+
+    def __init__(
+        self,
+        *,
+        model_path: Path,
+        settings: Engine,
+        device: Device,
+        dtype: Dtype | Literal["auto"] = "auto",
+        deterministic: bool = True,
+        seed: int,
+        log_path: Path,
+        concurrency: int = 64,
+    ):
+        self.model_path, self.settings, self.log_path, self.concurrency = model_path, settings, log_path, concurrency
+        self.device: Device = device
+        self.dtype: Dtype = dtype_on(device) if dtype == "auto" else dtype
+        self.deterministic, self.seed = deterministic, seed
+        self.after_restart: Callable[[], None] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._port = 0
+        self._name = ""
+        self._started = 0.0
+        self._attempts = 0
+
+    @classmethod
+    def for_run(cls, run: Run, model: ModelRef) -> SGLangEngine:
+        """The engine of a run; its log lies in the run's spool folder."""
+        from infra.megatron.device import resolve
+
+        scenario = run.scenario
+        return cls(
+            model_path=model.path,
+            settings=scenario.engine,
+            device=resolve(scenario),
+            dtype=scenario.dtype,
+            deterministic=scenario.deterministic,
+            seed=scenario.seed,
+            log_path=run.spool / "engine.log",
+            concurrency=scenario.rollout.concurrency,
+        )
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def url(self) -> str:
+        """Where the server answers once `wait_ready` returned; a restart changes it."""
+        return f"http://{HOST}:{self._port}"
+
+    @property
+    def running(self) -> bool:
+        """Whether the server's process is there (it may still be starting)."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def process_id(self) -> int:
+        """The supervisor's process id: the server and its children are its descendants."""
+        assert self._process is not None, "the engine was not started"
+        return self._process.pid
+
+    def client(self, concurrency: int | None = None) -> EngineClient:
+        """A client for one event loop, to be used as `async with engine.client() as client`."""
+        return EngineClient(self.url, self.settings.request_deadline_seconds, concurrency or self.concurrency)
+
+    def start(self) -> None:
+        """Start the server and return at once; a server that runs already is kept."""
+        if not self.running:
+            self._attempts = 0
+            self._started = time.monotonic()
+            self._launch()
+
+    def wait_ready(self) -> None:
+        """Return when the server answers. A server that dies before is started a second time, on another port.
+
+        Raises:
+            EngineUnavailable: it died twice or did not answer within `start_deadline_seconds`; shows the end of its log.
+        """
+        while not self._answers():
+            if not self.running:
+                self._launch_again()
+            if time.monotonic() - self._started > self.settings.start_deadline_seconds:
+                self.stop()
+                raise self._unavailable(f"did not answer within {self.settings.start_deadline_seconds:g} s")
+            time.sleep(POLL_SECONDS)
+
+    def restart(self) -> None:
+        """Stop what is left of the server, start it again, wait until it answers and let `after_restart` do its part.
+
+        Raises:
+            EngineUnavailable: it did not come back.
+        """
+        self.stop()
+        self.start()
+        self.wait_ready()
+        if self.after_restart is not None:
+            self.after_restart()
+
+    def stop(self) -> None:
+        """End the server and everything that it started. There is nothing in it to save: it is killed at once."""
+        if self._process is not None:
+            stop(self._process, STOP_SECONDS)
+            self._process = None
+
+    def _launch(self) -> None:
+        self._attempts += 1
+        self._port, self._name = free_port(), f"fanline-{secrets.token_hex(8)}"
+        arguments = server_arguments(
+            self.settings,
+            model_path=self.model_path,
+            served_name=self._name,
+            device=self.device,
+            dtype=self.dtype,
+            deterministic=self.deterministic,
+            seed=self.seed,
+            port=self._port,
+        )
+        self._process = supervised(
+            [sys.executable, "-m", "infra.sglang.launch", *arguments],
+            env=server_environment(os.environ, self.device),
+            log_path=self.log_path,
+            cwd=ROOT,
+            grace_seconds=0,
+            private_tmp=True,
+        )
+
+    def _launch_again(self) -> None:
+        assert self._process is not None, "the engine was not started"
+        if self._attempts >= START_ATTEMPTS:
+            raise self._unavailable(f"ended with exit code {self._process.returncode} before it answered, twice")
+        time.sleep(BACKOFF_SECONDS * self._attempts)
+        self._launch()
+
+    def _answers(self) -> bool:
+        """Whether this very server is healthy: on a port that another process took first, another name answers."""
+        if not self.running:
+            return False
+        connection = http.client.HTTPConnection(HOST, self._port, timeout=PROBE_SECONDS)
+        try:
+            connection.request("GET", "/health")
+            health = connection.getresponse()
+            health.read()
+            if health.status != 200:
+                return False
+            connection.request("GET", "/model_info")
+            return json.loads(connection.getresponse().read()).get("served_model_name") == self._name
+        except (OSError, http.client.HTTPException, json.JSONDecodeError):
+            return False
+        finally:
+            connection.close()
+
+    def _unavailable(self, what: str) -> EngineUnavailable:
+        lines = self.log_path.read_text(errors="replace").splitlines()[-LOG_LINES:]
+        return EngineUnavailable(
+            f"The SGLang server of {self.model_path} {what}. Its last lines:\n  " + "\n  ".join(lines) + "\n",
+            next_step=f"Read {self.log_path}.",
+            ids=[self.url],
+        )
