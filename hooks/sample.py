@@ -54,26 +54,28 @@ class Sample:
 
     def append_response_tokens(
         self,
+        args: Any = None,
+        *,
         tokens: Sequence[int],
         log_probs: Sequence[float] | None = None,
-        *,
         trainable: bool = True,
-        text: str = "",
+        meta_info: dict[str, Any] | None = None,
+        text: str | None = None,
+        update_terminal_info: bool = True,
     ) -> None:
-        """Append to the response, keeping tokens, mask and log-probs in step; lists shared with a copy do not change.
+        """Append to the response, tokens, mask and log-probs in step; lists that a copy shares are never changed.
 
+        Args:
+            args: unused; slime passes its arguments here.
+            trainable: tokens that the model generated, with one log-prob each; the others get log-prob 0.0 and mask 0.
+            meta_info: SGLang's answer; its finish reason and weight version are taken over unless
+                `update_terminal_info` is off.
         Raises:
-            ValueError: trainable tokens without log-probs, log-probs of another length, or log-probs on tokens that
-                are not trainable.
+            ValueError: trainable tokens without log-probs, log-probs of another length, log-probs on tokens that are
+                not trainable, or a sample whose lists were out of step before.
         """
-        tokens = list(tokens)
-        if trainable:
-            if log_probs is None:
-                raise ValueError(f"{len(tokens)} trainable tokens without log-probs (sample index {self.index})")
-            if len(log_probs) != len(tokens):
-                raise ValueError(f"{len(tokens)} tokens, {len(log_probs)} log-probs (sample index {self.index})")
-        elif log_probs is not None:
-            raise ValueError(f"log-probs on {len(tokens)} tokens that are not trainable (sample index {self.index})")
+        tokens = [int(t) for t in tokens]
+        self._refuse_log_probs(tokens, log_probs, trainable)
         mask = self.loss_mask if self.loss_mask is not None else [1] * self.response_length
         old = self.rollout_log_probs if self.rollout_log_probs is not None else [0.0] * self.response_length
         if len(mask) != self.response_length or len(old) != self.response_length:
@@ -83,9 +85,27 @@ class Sample:
             )
         self.tokens = [*self.tokens, *tokens]
         self.loss_mask = [*mask, *([int(trainable)] * len(tokens))]
-        self.rollout_log_probs = [*old, *(map(float, log_probs) if log_probs is not None else [0.0] * len(tokens))]
+        self.rollout_log_probs = [*old, *([0.0] * len(tokens) if log_probs is None else map(float, log_probs))]
         self.response_length += len(tokens)
-        self.response += text
+        self.response += text or ""
+        if meta_info is not None and update_terminal_info:
+            self._take_over(meta_info)
+
+    def _refuse_log_probs(self, tokens: list[int], log_probs: Sequence[float] | None, trainable: bool) -> None:
+        where = f"(sample index {self.index})"
+        if log_probs is None:
+            if trainable and tokens:
+                raise ValueError(f"{len(tokens)} trainable tokens without log-probs {where}")
+        elif not trainable:
+            raise ValueError(f"log-probs on {len(tokens)} tokens that are not trainable {where}")
+        elif len(log_probs) != len(tokens):
+            raise ValueError(f"{len(tokens)} tokens, {len(log_probs)} log-probs {where}")
+
+    def _take_over(self, meta_info: dict[str, Any]) -> None:
+        statuses = {"stop": Status.COMPLETED, "length": Status.TRUNCATED, "abort": Status.ABORTED}
+        self.status = statuses[meta_info["finish_reason"]["type"]]
+        if "weight_version" in meta_info:
+            self.weight_versions = [*self.weight_versions, meta_info["weight_version"]]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON-able values; the inverse of `from_dict`."""

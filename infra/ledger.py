@@ -8,6 +8,7 @@ import json
 import os
 import secrets
 import socket
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,23 +49,25 @@ class LedgerWriter:
 
     def write(self, event: str, **ids: Any) -> None:
         """Append one event; it is on disk when this returns. JSON values only."""
-        line = {
+        self.write_all(event, [ids])
+
+    def write_all(self, event: str, rows: Iterable[dict[str, Any]]) -> None:
+        """Append an event for each row of ids; all are on disk when this returns."""
+        stamp = {
             "version": LEDGER_VERSION,
             "run": self.run_id,
             "stage": self.stage,
             "iteration": self.iteration,
             "writer": self.writer,
-            "line": self._lines,
-            "event": event,
-            **ids,
         }
+        lines = [{**stamp, "line": self._lines + n, "event": event, **ids} for n, ids in enumerate(rows)]
         try:
-            self._file.write(json.dumps(line, sort_keys=True, allow_nan=False) + "\n")
+            self._file.write("".join(json.dumps(line, sort_keys=True, allow_nan=False) + "\n" for line in lines))
             self._file.flush()
             os.fsync(self._file.fileno())
         except OSError as cause:
             raise self._unwritable(cause) from cause
-        self._lines += 1
+        self._lines += len(lines)
 
     def seal(self, store: ArtifactStore) -> ObjectRef:
         """Publish the segment; the spool file goes away once the store has it."""

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from infra.store import ArtifactStore, ObjectRef
+from infra.store import ArtifactStore, ObjectRef, sha256
 
 ROLLOUTS_VERSION = 1
 
@@ -54,10 +54,11 @@ LOG_PROBS_SCHEMA = pa.schema(
 
 
 def write_table(store: ArtifactStore, key: str, table: pa.Table) -> ObjectRef:
-    """Publish a table as Parquet; equal tables give equal bytes."""
+    """Publish a table as Parquet; equal tables give equal bytes. `{digest}` in the key stands for their sha256."""
     buffer = io.BytesIO()
     pq.write_table(table, buffer, compression="zstd", store_schema=True)
-    return store.publish(key, buffer.getvalue())
+    data = buffer.getvalue()
+    return store.publish(key.replace("{digest}", sha256(data)[:16]), data)
 
 
 def read_table(store: ArtifactStore, ref: ObjectRef) -> pa.Table:

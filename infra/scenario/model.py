@@ -30,6 +30,10 @@ class Data(Source):
     prompt_key: str = Field("prompt", description="column that holds the prompt (text or chat messages)")
     label_key: str = Field("label", description="column that holds the label the grader compares with")
     apply_chat_template: bool = Field(False, description="render the prompt with the tokenizer's chat template")
+    prompt_template: str | None = Field(
+        None,
+        description="text of a prompt, with {prompt} and entries of the row's metadata as {name}, for few-shot examples",
+    )
     allowed_bad_rows: Probability = Field(0.0, description="share of rows that may be unreadable and skipped")
     allow_more_epochs: bool = Field(
         True, description="draw the data again when there are fewer rows than prompts asked"
@@ -69,7 +73,9 @@ class Rollout(Section):
         description="nucleus sampling; 1 is off (anything else makes engine and trainer log-probs differ)",
     )
     max_response_tokens: int = Field(
-        ge=1, le=131_072, description="tokens that one rollout may generate over all its calls"
+        ge=1,
+        le=131_072,
+        description="tokens that a rollout may generate in all its unnamed calls together, and in each named call",
     )
     stop: tuple[str, ...] = Field((), description="texts whose first token ends a generation (kept in the response)")
     concurrency: int = Field(64, ge=1, le=4096, description="rollouts in flight at once")

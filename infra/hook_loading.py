@@ -1,0 +1,126 @@
+"""From a dotted path to a function, at configuration time: only inside the hook packages, and of the right shape."""
+
+import difflib
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Literal
+
+from infra.errors import ConfigurationError
+
+Kind = Literal["generate", "reward", "reward_post_process"]
+PARAMETERS: dict[Kind, tuple[str, ...]] = {
+    "generate": ("args", "sample", "sampling_params"),
+    "reward": ("args", "sample"),
+    "reward_post_process": ("args", "samples"),
+}
+HOOK_PACKAGES = ("hooks",)
+
+
+@dataclass(frozen=True)
+class Hook:
+    """A loaded hook: the dotted path that people know it by, and the function.
+
+    `takes_samples` is true for the batch form of a reward, whose second parameter is called `samples`.
+    """
+
+    path: str
+    function: Callable[..., Any]
+    takes_samples: bool = False
+    takes_evaluation: bool = False
+
+
+def load_hook(path: str, kind: Kind, allowed: tuple[str, ...] = HOOK_PACKAGES) -> Hook:
+    """The function under a dotted path.
+
+    Args:
+        allowed: packages whose functions may be hooks; others are not even imported.
+    Raises:
+        ConfigurationError: the path lies outside `allowed`, does not import (with the nearest name), or is not a
+            function of this kind.
+    """
+    module_name, _, name = path.rpartition(".")
+    if not _inside(module_name, allowed):
+        raise ConfigurationError(
+            f"{kind} hook {path} lies outside the packages that this deployment allows ({', '.join(allowed)}).",
+            next_step="Put the function into one of them, or let the deployment allow its package.",
+            ids=[path],
+        )
+    module = _import(module_name, path, kind)
+    function = vars(module).get(name)
+    if not callable(function) or inspect.isclass(function):
+        known = [n for n, v in vars(module).items() if inspect.isfunction(v) and _inside(v.__module__, allowed)]
+        raise ConfigurationError(
+            f"{kind} hook {path}: module {module_name} has no function {name!r}.",
+            next_step=_nearest(name, known, module_name),
+            ids=[path],
+        )
+    if not _inside(getattr(inspect.unwrap(function), "__module__", type(function).__module__), allowed):
+        raise ConfigurationError(
+            f"{kind} hook {path} is only imported there: it lies outside the allowed packages ({', '.join(allowed)}).",
+            ids=[path],
+        )
+    return _checked(path, kind, function)
+
+
+def _inside(module: str, allowed: Iterable[str]) -> bool:
+    return any(module == package or module.startswith(f"{package}.") for package in allowed)
+
+
+def _import(module_name: str, path: str, kind: Kind) -> ModuleType:
+    """The module, imported package by package so that the first wrong name can be told."""
+    top, *parts = module_name.split(".")
+    module = _import_one(top, path, kind)
+    for part in parts:
+        inner = [m.name for m in pkgutil.iter_modules(getattr(module, "__path__", []))]
+        if part not in inner:
+            raise ConfigurationError(
+                f"{kind} hook {path}: there is no module {module.__name__}.{part}.",
+                next_step=_nearest(part, inner, module.__name__),
+                ids=[path],
+            )
+        module = _import_one(f"{module.__name__}.{part}", path, kind)
+    return module
+
+
+def _import_one(name: str, path: str, kind: Kind) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except Exception as cause:  # a hook's module is user code: whatever it raises is told with its path
+        raise ConfigurationError(
+            f"{kind} hook {path}: module {name} does not import: {type(cause).__name__}: {cause}.", ids=[path]
+        ) from cause
+
+
+def _nearest(name: str, known: list[str], inside: str) -> str:
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    if close:
+        return f"Did you mean {inside}.{close[0]}?"
+    return f"{inside} has: {', '.join(sorted(known))}." if known else ""
+
+
+def _checked(path: str, kind: Kind, function: Callable[..., Any]) -> Hook:
+    wanted, signature = PARAMETERS[kind], inspect.signature(function)
+    asynchronous = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+    try:
+        signature.bind(*wanted)
+    except TypeError as cause:
+        raise ConfigurationError(
+            f"{kind} hook {path}{signature} can not be called with ({', '.join(wanted)}): {cause}.", ids=[path]
+        ) from cause
+    parameters = list(signature.parameters)
+    takes_samples = kind == "reward" and len(parameters) > 1 and parameters[1] == "samples"
+    if kind == "generate" and not asynchronous:
+        raise ConfigurationError(f"generate hook {path} has to be an async function.", ids=[path])
+    if kind == "reward" and not asynchronous and not takes_samples:
+        raise ConfigurationError(
+            f"reward hook {path} has to be an async function of one sample, or a function fn(args, samples).",
+            ids=[path],
+        )
+    if kind == "reward_post_process" and asynchronous:
+        raise ConfigurationError(f"reward_post_process hook {path} must not be an async function.", ids=[path])
+    evaluation = signature.parameters.get("evaluation")
+    return Hook(path, function, takes_samples, takes_evaluation=kind == "generate" and evaluation is not None)

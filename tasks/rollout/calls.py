@@ -1,0 +1,215 @@
+"""The engine calls of one rollout: what each may spend, and the seed that it draws from.
+
+A rollout's calls are booked on accounts. Unnamed calls share one account, in call order; a named call has an account of
+its own name. Every account opens with the whole `max_response_tokens` of the scenario, and each further call on it (a
+turn) gets what the earlier turns left: 100, 70, 40 for three calls of 30 tokens. Seed and budget hang on (account,
+turn) alone, so hooks may run calls of different names side by side without the result depending on which one ends
+first. For the same reason an account takes one call at a time: the budget of a second one would depend on timing, and
+it is refused.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from hooks.sample import Sample, Status
+from infra.errors import ContractViolation, FanlineError
+from infra.store import canonical_json
+
+STATUS = {"stop": Status.COMPLETED, "length": Status.TRUNCATED, "abort": Status.ABORTED}
+
+
+class Generation(Protocol):
+    """What the engine generated: `tokens` and one log-prob each; `finish_reason` is stop, length or abort."""
+
+    @property
+    def tokens(self) -> Sequence[int]: ...
+    @property
+    def log_probs(self) -> Sequence[float]: ...
+    @property
+    def finish_reason(self) -> str: ...
+    @property
+    def weight_version(self) -> str: ...
+
+
+class Engine(Protocol):
+    """A generation engine. Equal arguments and weights give equal tokens, in any batch."""
+
+    async def generate(
+        self,
+        input_ids: list[int],
+        *,
+        max_new_tokens: int,
+        temperature: float,
+        top_p: float,
+        stop_token_ids: list[int],
+        seed: int,
+    ) -> Generation: ...
+
+
+class Tokenizer(Protocol):
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
+    def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> Any: ...
+    def apply_chat_template(self, conversation: Any, *, tokenize: bool, add_generation_prompt: bool) -> Any: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallSettings:
+    """What all calls of an iteration have in common."""
+
+    seed: int
+    iteration: int
+    max_response_tokens: int
+    temperature: float
+    top_p: float
+    stop_token_ids: tuple[int, ...]
+
+    def sampling_params(self) -> dict[str, Any]:
+        """A new dict for a hook, with slime's keys."""
+        return {
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_k": -1,
+            "max_new_tokens": self.max_response_tokens,
+            "stop": None,
+            "stop_token_ids": list(self.stop_token_ids),
+            "skip_special_tokens": True,
+            "no_stop_trim": True,
+            "spaces_between_special_tokens": False,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One finished engine call, for the ledger. `asked` is the token budget that was sent."""
+
+    call: str
+    turn: int
+    seed: int
+    asked: int
+    tokens: tuple[int, ...]
+    finish_reason: str
+
+
+@dataclass
+class _Account:
+    remaining: int
+    turn: int = 0
+    busy: bool = False
+
+
+def seed_of(run_seed: int, iteration: int, index: int, call: str, turn: int) -> int:
+    """The 31-bit seed of one engine call: the same in any batch, process, host and attempt."""
+    name = canonical_json([run_seed, iteration, index, call, turn])
+    return int.from_bytes(hashlib.sha256(name).digest()[:4], "big") >> 1
+
+
+@dataclass(kw_only=True)
+class RolloutCalls:
+    """The generation context of one attempt at one rollout (`hooks.protocols.GenerationContext`).
+
+    Args:
+        index: slot of the rollout, unique in the run.
+        already_used: tokens that the unnamed account spent before, for a rollout that is continued.
+
+    `log` holds the finished calls. `fault` is the first error that a call ended with: it counts also where the hook
+    swallowed the exception.
+    """
+
+    settings: CallSettings
+    index: int
+    engine: Engine
+    tokenizer: Tokenizer
+    already_used: int = 0
+    log: list[Call] = field(default_factory=list)
+    fault: FanlineError | None = None
+
+    def __post_init__(self) -> None:
+        self._accounts: dict[str, _Account] = {}
+
+    async def generate(self, sample: Sample, sampling_params: Mapping[str, Any], call: str | None) -> Sample:
+        """Append one generation to the sample. An account that is spent truncates it without asking the engine.
+
+        Raises:
+            ContractViolation: a second call on an account that is in use, or a sampling parameter the engine does not
+                take.
+            EngineUnavailable: the engine does not answer.
+        """
+        try:
+            return await self._generate(sample, sampling_params, call or "")
+        except FanlineError as fault:
+            self.fault = self.fault or fault
+            raise
+
+    async def _generate(self, sample: Sample, sampling_params: Mapping[str, Any], call: str) -> Sample:
+        params = self._accepted(sampling_params)
+        account = self._open(call)
+        turn, asked = account.turn, min(account.remaining, params["max_new_tokens"])
+        if not sample.tokens:
+            sample.tokens = self._prompt_ids(sample.prompt)
+        if asked <= 0:
+            sample.status = Status.TRUNCATED
+            return sample
+        account.busy, account.turn = True, turn + 1
+        seed = seed_of(self.settings.seed, self.settings.iteration, self.index, call, turn)
+        try:
+            generation = await self.engine.generate(
+                list(sample.tokens),
+                max_new_tokens=asked,
+                temperature=params["temperature"],
+                top_p=params["top_p"],
+                stop_token_ids=list(params["stop_token_ids"]),
+                seed=seed,
+            )
+        finally:
+            account.busy = False
+        account.remaining -= len(generation.tokens)
+        self._append(sample, generation, params["skip_special_tokens"])
+        tokens, reason = tuple(generation.tokens), generation.finish_reason
+        self.log.append(Call(call=call, turn=turn, seed=seed, asked=asked, tokens=tokens, finish_reason=reason))
+        return sample
+
+    def _open(self, call: str) -> _Account:
+        used = self.already_used if call == "" else 0
+        account = self._accounts.setdefault(call, _Account(self.settings.max_response_tokens - used))
+        if account.busy:
+            name = f"named {call!r}" if call else "without a name"
+            raise ContractViolation(
+                f"Rollout index {self.index} runs two generations {name} at the same time.",
+                next_step="Give generations that run side by side names of their own: generate(…, call='solve/2').",
+                ids=[self.index, call],
+            )
+        return account
+
+    def _accepted(self, sampling_params: Mapping[str, Any]) -> dict[str, Any]:
+        defaults = self.settings.sampling_params()
+        params = {**defaults, **sampling_params}
+        fixed = [k for k in params if k not in ("temperature", "top_p", "max_new_tokens", "stop_token_ids")]
+        fixed.remove("skip_special_tokens")
+        if strange := sorted(k for k in fixed if params[k] != defaults.get(k)):
+            raise ContractViolation(
+                f"Rollout index {self.index} asks for sampling parameters that are not served here: "
+                + ", ".join(f"{k}={params[k]!r}" for k in strange)
+                + ".",
+                next_step="A hook may change temperature, top_p, max_new_tokens, stop_token_ids, skip_special_tokens.",
+                ids=[self.index, *strange],
+            )
+        if not params["temperature"] > 0:
+            raise ContractViolation(
+                f"Rollout index {self.index} asks for temperature {params['temperature']}; it has to be above 0.",
+                ids=[self.index],
+            )
+        return params
+
+    def _prompt_ids(self, prompt: str | list[dict[str, str]]) -> list[int]:
+        if not isinstance(prompt, str):
+            prompt = self.tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
+        return list(self.tokenizer.encode(prompt, add_special_tokens=False))  # type: ignore[arg-type]
+
+    def _append(self, sample: Sample, generation: Generation, skip_special_tokens: bool) -> None:
+        tokens = list(generation.tokens)
+        text = self.tokenizer.decode(tokens, skip_special_tokens=skip_special_tokens)
+        sample.append_response_tokens(tokens=tokens, log_probs=generation.log_probs, text=text)
+        sample.weight_versions = [*sample.weight_versions, str(generation.weight_version)]
+        sample.status = STATUS[generation.finish_reason]

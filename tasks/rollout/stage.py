@@ -1,0 +1,196 @@
+"""The rollout stage of one iteration, from prompts to graded rollouts in the store."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from infra.errors import FanlineError
+from infra.hook_loading import Hook, load_hook
+from infra.ledger import LedgerWriter
+from infra.records.rollouts import RolloutsRef, log_probs_table, read_table, rollouts_table, write_table
+from infra.records.sources import PromptsRef
+from infra.run import Run
+from infra.scenario.args import ScenarioArgs
+from infra.store import canonical_json, sha256
+from tasks.rollout.calls import CallSettings, Engine, Tokenizer
+from tasks.rollout.contract import Rollout, identify
+from tasks.rollout.draw import Slot, draw_slots, groups_of
+from tasks.rollout.generate import GenerationStage, generate_all
+from tasks.rollout.grade import GradingStage, grade_all, scalar_reward
+from tasks.rollout.stop import stop_token_ids
+from tasks.rollout.table import log_prob_rows, rollout_rows, used_ids, versions
+
+Progress = Callable[[int], None]
+OpenClient = Callable[[], AbstractAsyncContextManager[Engine]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutStage:
+    """The stage of one iteration; `run_with` does the work, everything else says what with.
+
+    Args:
+        model_path: folder of the model, for its tokenizer's stop tokens and for `args.hf_checkpoint`.
+    """
+
+    run: Run
+    model_path: Path
+    tokenizer: Tokenizer
+    iteration: int
+
+    def slots(self, prompts: PromptsRef) -> list[Slot]:
+        """What is to be generated; fewer prompts than the run asks for are refused here."""
+        return draw_slots(self.run.scenario, read_table(self.run.store, prompts.table), self.iteration)
+
+    def run_with(
+        self, slots: Sequence[Slot], client: OpenClient, progress: Progress = lambda tokens: None
+    ) -> RolloutsRef:
+        """Generate, grade and publish.
+
+        Args:
+            client: opens a client of the engine in the event loop that it is used in.
+            progress: called after each rollout with the tokens it generated.
+
+        The ledger of an attempt that ends with an error is published too, and says so in its last line; the record
+        of the stage names only the ledger of the attempt that finished.
+
+        Raises:
+            ContractViolation: a hook did what the contract refuses (HookFailed: it raised).
+            EngineUnavailable: the engine does not answer.
+        """
+        run = self.run
+        with LedgerWriter(run.run_id, "rollout", self.iteration, run.spool) as ledger:
+            try:
+                rollouts = asyncio.run(self._in_loop(slots, client, ledger, progress))
+            except FanlineError as fault:
+                ledger.write("ended early", error=type(fault).__name__, reason=str(fault))
+                ledger.seal(run.store)
+                raise
+            return self._publish(rollouts, ledger)
+
+    async def _in_loop(
+        self, slots: Sequence[Slot], client: OpenClient, ledger: LedgerWriter, progress: Progress
+    ) -> list[Rollout]:
+        async with client() as engine:
+            return await self._generate_and_grade(slots, engine, ledger, progress)
+
+    async def _generate_and_grade(
+        self, slots: Sequence[Slot], engine: Engine, ledger: LedgerWriter, progress: Progress
+    ) -> list[Rollout]:
+        rollout = self.run.scenario.rollout
+        generation = GenerationStage(
+            args=self._args,
+            hook_of=self._generate_hook,
+            settings=self._call_settings(),
+            engine=engine,
+            tokenizer=self.tokenizer,
+            attempts=rollout.attempts,
+            concurrency=rollout.concurrency,
+            ledger=ledger,
+            progress=progress,
+        )
+        ledger.write_all("drawn", [_drawn(group, self._generate_hook(group[0])) for group in groups_of(slots).values()])
+        rollouts = await generate_all(slots, generation)
+        identify(rollouts, used_ids(self.run, self.iteration))
+        ledger.write_all("generated", [line for r in rollouts for line in _generated(r)])
+        await grade_all(rollouts, self._grading)
+        ledger.write_all("graded", [line for r in rollouts for line in self._graded(r)])
+        return rollouts
+
+    def _publish(self, rollouts: list[Rollout], ledger: LedgerWriter) -> RolloutsRef:
+        run, where = self.run, self.run.key("iterations", self.iteration)
+        rows = rollout_rows(rollouts, lambda reward, rollout: scalar_reward(reward, rollout, self._grading))
+        return RolloutsRef(
+            iteration=self.iteration,
+            table=write_table(run.store, f"{where}/rollouts-{{digest}}.parquet", rollouts_table(rows)),
+            log_probs=write_table(
+                run.store, f"{where}/engine-log-probs-{{digest}}.parquet", log_probs_table(log_prob_rows(rollouts))
+            ),
+            ledger=(ledger.seal(run.store),),
+            samples=len(rows),
+            rollouts=len(rollouts),
+            generated_tokens=sum(len(call.tokens) for r in rollouts for call in r.calls),
+            weight_version=versions([s for r in rollouts for s in r.siblings]),
+        )
+
+    @property
+    def _args(self) -> ScenarioArgs:
+        return ScenarioArgs(self.run.scenario, self.model_path)
+
+    @property
+    def _grading(self) -> GradingStage:
+        rollout = self.run.scenario.rollout
+        return GradingStage(
+            args=self._args,
+            hook_of=self._reward_hook,
+            scored_apart=rollout.siblings_scored_apart,
+            concurrency=rollout.concurrency,
+        )
+
+    def _generate_hook(self, slot: Slot) -> Hook:
+        return _generate_hook(self.run.scenario.rollout.generate)
+
+    def _reward_hook(self, rollout: Rollout) -> Hook:
+        return _reward_hook(self.run.scenario.rollout.reward)
+
+    def _call_settings(self) -> CallSettings:
+        scenario = self.run.scenario
+        return CallSettings(
+            seed=scenario.seed,
+            iteration=self.iteration,
+            max_response_tokens=scenario.rollout.max_response_tokens,
+            temperature=scenario.rollout.temperature,
+            top_p=scenario.rollout.top_p,
+            stop_token_ids=stop_token_ids(self.tokenizer, self.model_path, scenario.rollout.stop),
+        )
+
+    def _graded(self, rollout: Rollout) -> list[dict]:
+        return [
+            {
+                "rollout_id": s.rollout_id,
+                "sibling": k,
+                "index": s.index,
+                "hook": self._reward_hook(rollout).path,
+                "reward": scalar_reward(s.reward, rollout, self._grading),
+            }
+            for k, s in enumerate(rollout.siblings)
+        ]
+
+
+@lru_cache
+def _generate_hook(path: str) -> Hook:
+    return load_hook(path, "generate")
+
+
+@lru_cache
+def _reward_hook(path: str) -> Hook:
+    return load_hook(path, "reward")
+
+
+def _drawn(group: Sequence[Slot], hook: Hook) -> dict:
+    first = group[0]
+    ids = {"group_index": first.group_index, "prompt_id": first.prompt_id, "epoch": first.epoch}
+    return {**ids, "indices": [slot.index for slot in group], "hook": hook.path}
+
+
+def _generated(rollout: Rollout) -> list[dict]:
+    """One line a sample. The first sibling's line names the engine calls that the rollout was made of."""
+    calls = [
+        {"call": c.call, "turn": c.turn, "asked": c.asked, "tokens": len(c.tokens), "finish_reason": c.finish_reason}
+        for c in rollout.calls
+    ]
+    return [
+        {
+            "rollout_id": s.rollout_id,
+            "sibling": k,
+            "index": s.index,
+            "group_index": s.group_index,
+            "attempt": rollout.attempt,
+            "status": s.status.value,
+            "tokens_digest": sha256(canonical_json([int(t) for t in s.tokens])),
+            **({"calls": calls} if k == 0 else {}),
+        }
+        for k, s in enumerate(rollout.siblings)
+    ]
