@@ -1,6 +1,6 @@
 """The step plan: which sample is in which step, rank and micro-batch, and with which weight it enters the loss."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 PLAN_VERSION = 1
@@ -34,12 +34,16 @@ class MicroBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One optimizer step: exactly `global_batch_size` rollouts, `rollouts_in_mean` of them with unmasked tokens."""
+    """One optimizer step: exactly `global_batch_size` rollouts, `rollouts_in_mean` of them with unmasked tokens.
+
+    `figures` says how the schedule came out (padding share, max over mean cost of a rank, rollouts that are split).
+    """
 
     index: int
     rollout_ids: tuple[int, ...]
     rollouts_in_mean: int
     ranks: tuple[tuple[MicroBatch, ...], ...]
+    figures: dict[str, float] = field(default_factory=dict)
 
     def samples(self) -> list[PlannedSample]:
         return [s for rank in self.ranks for batch in rank for s in batch.samples if not s.dummy]
@@ -47,7 +51,11 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class LeftOut:
-    """A rollout that no step takes, and why (`trailing`, `fully masked`, `removed`, `aborted`)."""
+    """A rollout that is not trained, and why.
+
+    `aborted` and `trailing` rollouts (`carried` where the next iteration takes them) are in no step. A rollout that is
+    `fully masked` or `removed` keeps its place among the step's rollouts and leaves the mean; none of its samples runs.
+    """
 
     rollout_id: int
     reason: str
