@@ -61,5 +61,9 @@ class DownloadFailed(InfraFault):
     """A model or data set could not be fetched, or what landed is not what was published."""
 
 
+class NotInCache(DownloadFailed):
+    """This host is told to stay offline and has no copy: trying again can not help."""
+
+
 class LedgerUnavailable(InfraFault):
     """The ledger can not be written or a part of it is missing: without it no run may be called green."""

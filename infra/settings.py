@@ -18,6 +18,7 @@ class Settings(BaseSettings):
     hook_packages: tuple[str, ...] = Field(("hooks",), description="packages that hooks may come from")
     ray_address: str | None = Field(None, validation_alias=AliasChoices("RAY_ADDRESS", "FANLINE_RAY_ADDRESS"))
     prefect_api_url: str | None = Field(None, validation_alias="PREFECT_API_URL")
+    hf_endpoint: str | None = Field(None, validation_alias="HF_ENDPOINT")
     hf_offline: bool = Field(False, validation_alias="HF_HUB_OFFLINE")
 
     @property
