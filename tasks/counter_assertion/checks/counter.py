@@ -1,0 +1,70 @@
+"""Every drawn slot went through the scenario's generate hook exactly once: by ids, not by a count.
+
+A retry is not a second call: it is the next attempt of the same slot after the ledger says why the one before failed.
+"""
+
+from collections import Counter
+
+from infra.records.verdict import CheckResult
+from tasks.counter_assertion.evidence import Evidence, IterationEvidence
+from tasks.counter_assertion.findings import Findings
+
+NAME = "counter"
+NEEDS = ("ledger",)
+
+
+def check(evidence: Evidence) -> CheckResult:
+    """Compare `drawn`, `called` and `attempt_failed` events of every iteration with what the scenario asks for."""
+    found, slots, calls, retries = Findings(), 0, 0, 0
+    owner: dict[int, int] = {}  # slot -> iteration: a slot is unique in the run
+    for it in evidence.iterations:
+        drawn = _drawn_slots(evidence, it, found)
+        for slot in drawn:
+            if slot in owner:
+                found.add(f"slot {slot} was drawn in iterations {owner[slot]} and {it.iteration}", slot)
+            owner[slot] = it.iteration
+        calls += len(it.events("called"))
+        slots += len(drawn)
+        retries += _compare_calls(evidence, it, drawn, found)
+    figures = {"slots": slots, "calls": calls, "retries": retries, "hook": evidence.scenario.rollout.generate}
+    good = f"each of {slots} slots went through {evidence.scenario.rollout.generate} once ({retries} retries)"
+    return found.result(NAME, good, figures)
+
+
+def _drawn_slots(evidence: Evidence, it: IterationEvidence, found: Findings) -> dict[int, int]:
+    """Prompt group of every drawn slot, after comparing the draw with what the scenario asks for."""
+    rollout, drawn, where = evidence.scenario.rollout, it.events("drawn"), f"iteration {it.iteration}"
+    if len(drawn) != rollout.prompts:
+        found.add(f"{where} drew {len(drawn)} prompts, the scenario asks for {rollout.prompts}", it.iteration)
+    for group, times in Counter(e["group_index"] for e in drawn).items():
+        if times > 1:
+            found.add(f"{where} drew prompt group {group} {times} times", group)
+    for e in drawn:
+        if len(set(e["indices"])) != rollout.rollouts_per_prompt:
+            slots, group = len(set(e["indices"])), e["group_index"]
+            found.add(f"prompt group {group} has {slots} slots, not {rollout.rollouts_per_prompt}", group)
+    return {slot: e["group_index"] for e in drawn for slot in e["indices"]}
+
+
+def _compare_calls(evidence: Evidence, it: IterationEvidence, drawn: dict[int, int], found: Findings) -> int:
+    """Look at every call and every drawn slot; gives back the number of retries."""
+    hook, where = evidence.scenario.rollout.generate, f"iteration {it.iteration}"
+    failed = {(e["index"], e["attempt"]) for e in it.events("attempt_failed")}
+    seen: Counter[tuple[int, int]] = Counter()
+    for e in it.events("called"):
+        slot, attempt = e["index"], e["attempt"]
+        seen[slot, attempt] += 1
+        if slot not in drawn:
+            found.add(f"{where} called the hook for slot {slot}, which was not drawn", slot)
+        elif e["group_index"] != drawn[slot]:
+            found.add(f"slot {slot} was drawn for group {drawn[slot]} and called for {e['group_index']}", slot)
+        if e["hook"] != hook:
+            found.add(f"slot {slot} of {where} went through {e['hook']}, not through {hook}", slot)
+        if seen[slot, attempt] > 1:
+            found.add(f"slot {slot} of {where} was called {seen[slot, attempt]} times in attempt {attempt}", slot)
+        elif attempt > 1 and (slot, attempt - 1) not in failed:
+            found.add(f"slot {slot} of {where} was called again though attempt {attempt - 1} had not failed", slot)
+    for slot in drawn:
+        if (slot, 1) not in seen:
+            found.add(f"slot {slot} of {where} was drawn and never called", slot)
+    return sum(attempt > 1 for _, attempt in seen)

@@ -1,0 +1,147 @@
+"""Read the evidence of a run from its store. What can not be read is named, not guessed."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from infra.errors import ContractViolation, FanlineError, StoreUnavailable
+from infra.records.plan import TrainingPlan
+from infra.records.rollouts import RolloutsRef, read_table
+from infra.records.sources import ModelRef, PromptsRef
+from infra.records.training import SyncResult, TrainedIteration
+from infra.run import Run
+from infra.store import ArtifactStore, ObjectRef
+from tasks.counter_assertion.evidence import (
+    Absent,
+    Event,
+    Evidence,
+    Fault,
+    IterationEvidence,
+    Key,
+    LedgerFault,
+    StoredSample,
+)
+
+
+def read_evidence(run: Run, model: ModelRef | None, prompts: PromptsRef | None, fault: FanlineError | None) -> Evidence:
+    """Everything that a run left behind, as far as it got.
+
+    Args:
+        model: the downloaded model on this host, None where the download failed.
+        prompts: the prompts of the source, None where the download failed.
+        fault: the error that ended the run early, None for a run that reached its last iteration.
+    """
+    reader = _Reader(run.store)
+    iterations = tuple(reader.iteration(run, i) for i in range(run.scenario.rollout.iterations))
+    labels = reader.read("prompts", None, lambda: _labels(run.store, prompts)) if prompts else None
+    if prompts is None:
+        reader.absent.append(Absent(part="prompts", iteration=None, reason="the prompts were not downloaded"))
+    if model is None:
+        reader.absent.append(Absent(part="model", iteration=None, reason="the model was not downloaded"))
+    return Evidence(
+        run_id=run.run_id,
+        scenario=run.scenario,
+        store=run.store,
+        iterations=iterations,
+        model=model,
+        prompts=labels,
+        fault=_as_fact(fault) if fault else None,
+        ledger_faults=tuple(reader.ledger_faults),
+        absent=tuple(reader.absent),
+    )
+
+
+def _as_fact(fault: FanlineError) -> Fault:
+    return Fault(
+        kind=type(fault).__name__,
+        message=str(fault),
+        ids=fault.ids,
+        contract=isinstance(fault, ContractViolation),
+    )
+
+
+class _Reader:
+    """Collects parts, and the names of those that are absent or damaged."""
+
+    def __init__(self, store: ArtifactStore):
+        self.store = store
+        self.absent: list[Absent] = []
+        self.ledger_faults: list[LedgerFault] = []
+
+    def iteration(self, run: Run, i: int) -> IterationEvidence:
+        parts: dict[str, Any] = {}
+        generated = self._record(run, i, "rollout", RolloutsRef.from_dict, ("rollouts", "engine_log_probs", "ledger"))
+        normalised = self._record(run, i, "reward_normalization", RolloutsRef.from_dict, ("normalised",))
+        trained = self._record(run, i, "training", TrainedIteration.from_dict, ("trained", "plan", "trainer_log_probs"))
+        sync = self._record(run, i, "sync", lambda d: SyncResult(**d), ("sync",))
+        if generated:
+            parts["rollouts_ref"] = generated
+            parts["rollouts"] = self.read("rollouts", i, lambda: _samples(self.store, generated.table))
+            parts["engine_log_probs"] = self.read("engine_log_probs", i, lambda: _log_probs(self.store, generated))
+            segments = {r.key: r for ref in (generated, normalised, trained) if ref for r in ref.ledger}
+            parts["ledger"] = self._ledger(run.run_id, i, list(segments.values()))
+        if normalised:
+            parts["normalised"] = self.read("normalised", i, lambda: _samples(self.store, normalised.table))
+        if trained:
+            parts["trained"] = trained
+            parts["plan"] = self.read("plan", i, lambda: TrainingPlan.from_dict(self.store.read_json(trained.plan)))
+            parts["trainer_log_probs"] = self.read("trainer_log_probs", i, lambda: _log_probs(self.store, trained))
+        if sync:
+            parts["sync"] = sync
+        return IterationEvidence(iteration=i, parts={k: v for k, v in parts.items() if v is not None})
+
+    def _record(self, run: Run, i: int, stage: str, build: Callable[[Any], Any], gives: tuple[str, ...]) -> Any:
+        record = self.read(gives[0], i, lambda: run.finished(stage, i))
+        if record is None:
+            reason = f"stage {stage} of iteration {i} left no record"
+            self.absent += [Absent(part=p, iteration=i, reason=reason) for p in gives]
+            return None
+        return build(record)
+
+    def read(self, part: str, iteration: int | None, get: Callable[[], Any]) -> Any:
+        """The part, or None with the cause on record where the store does not give it."""
+        try:
+            return get()
+        except StoreUnavailable as cause:
+            self.absent.append(Absent(part=part, iteration=iteration, reason=str(cause), damaged=True))
+            return None
+
+    def _ledger(self, run_id: str, iteration: int, segments: list[ObjectRef]) -> tuple[Event, ...] | None:
+        """All events of the segments that the stages published, or None where a segment is gone."""
+        events: list[Event] = []
+        for ref in segments:
+            data = self.read("ledger", iteration, lambda ref=ref: self.store.read(ref))
+            if data is None:
+                return None
+            lines = [json.loads(line) for line in data.splitlines()]
+            events += self._own_lines(run_id, ref.key, lines)
+        return tuple(events)
+
+    def _own_lines(self, run_id: str, segment: str, lines: list[dict[str, Any]]) -> list[Event]:
+        own = []
+        for number, line in enumerate(lines):
+            what = None
+            if line["run"] != run_id:
+                what = f"belongs to run {line['run']}"
+            elif line["line"] != number:
+                what = f"says it is line {line['line']}: a line was written twice, cut or moved"
+            if what:
+                self.ledger_faults.append(LedgerFault(segment=segment, line=number, what=what))
+            if line["run"] == run_id:
+                own.append(line)
+        return own
+
+
+def _samples(store: ArtifactStore, table: ObjectRef) -> tuple[StoredSample, ...]:
+    return tuple(StoredSample(**row) for row in read_table(store, table).to_pylist())
+
+
+def _log_probs(store: ArtifactStore, record: RolloutsRef | TrainedIteration) -> dict[Key, np.ndarray]:
+    rows = read_table(store, record.log_probs).to_pylist()
+    return {(r["rollout_id"], r["sibling"]): np.asarray(r["log_probs"], dtype=np.float64) for r in rows}
+
+
+def _labels(store: ArtifactStore, prompts: PromptsRef) -> dict[str, str]:
+    return {row["prompt_id"]: row["label"] for row in read_table(store, prompts.table).to_pylist()}
