@@ -11,7 +11,8 @@ from hooks.rewards.hendrycks import hendrycks_form, unwrap_text
 from hooks.rewards.latex_text import latex_to_text
 
 UNITS = "degree cm centimeter meter mile second minute hour day week month year foot feet inch yard"
-UNIT = [re.compile(rf"{unit}(es)?(s)? *(\^[0-9]+)?") for unit in UNITS.split(" ")]
+UNIT = {unit: re.compile(rf"{unit}(es)?(s)? *(\^[0-9]+)?") for unit in UNITS.split(" ")}
+INTEGER = re.compile(r"0|-?[1-9]\d*", re.ASCII)
 NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,3})?\s*", re.ASCII | re.IGNORECASE)
 THOUSANDS = re.compile(r"(\d),(\d\d\d)(?=$|\D)")
 FRACTION = re.compile(r"-?[0-9]+.?/0*[1-9][0-9]*.?")
@@ -28,6 +29,8 @@ def same_answer(given: str, label: str) -> bool:
 
 def settle(given: str, label: str) -> bool | None:
     """The same without evaluating anything: None where only a symbolic comparison can tell."""
+    if INTEGER.fullmatch(given) and INTEGER.fullmatch(label):
+        return given == label
     if hendrycks_form(given) == hendrycks_form(label):
         return True
     given, label = plain_form(given), plain_form(label)
@@ -62,8 +65,9 @@ def plain_form(answer: str) -> str:
     text = unwrap_text(answer).replace("\\%", "%").replace("\\$", "$").replace("$", "").replace("%", "")
     text = text.replace(" or ", " , ").replace(" and ", " , ")
     text = text.replace("million", "*10^6").replace("billion", "*10^9").replace("trillion", "*10^12")
-    for unit in UNIT:
-        text = unit.sub("", text)
+    for unit, pattern in UNIT.items():
+        if unit in text:
+            text = pattern.sub("", text)
     text = re.sub(r"\^ *\\circ", "", text)
     if text[:1] == "{" and text[-1:] == "}":
         text = text[1:-1]

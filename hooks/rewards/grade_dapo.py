@@ -10,6 +10,7 @@ from typing import Any
 from hooks.rewards.extract import last_boxed
 
 TAIL, STRICT_TAIL = 300, 100
+INTEGER = re.compile(r"0|-?[1-9]\d*", re.ASCII)
 ANSWER_LINE = re.compile(r"(?i)Answer\s*:\s*([^\n]+)")
 REPLACED = (
     *(("an ", ""), ("a ", ""), (".$", "$"), ("\\$", ""), ("\\ ", ""), (" ", ""), ("mbox", "text")),
@@ -55,6 +56,8 @@ def whole_label(label: str) -> str:
         ValueError: see `grade`.
     """
     text = minerva_form(label)
+    if INTEGER.fullmatch(text):
+        return text
     refused = f"DAPO ground-truth label must be an integer, not {label[:80]!r}"
     try:
         value = Decimal(text)
@@ -67,6 +70,8 @@ def whole_label(label: str) -> str:
 
 def minerva_form(answer: str) -> str:
     r"""Example: `x = 1,234 \text{ dollars}` -> `1234`; `\frac12` -> `\frac{1}{2}`."""
+    if INTEGER.fullmatch(answer):
+        return answer
     text = answer.split("=")[-1]
     for before, after in REPLACED:
         text = text.replace(before, after)
