@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 from infra.errors import ConfigurationError
+from infra.scenario.model import Scenario
 
 Kind = Literal["generate", "reward", "reward_post_process"]
 PARAMETERS: dict[Kind, tuple[str, ...]] = {
@@ -64,6 +65,19 @@ def load_hook(path: str, kind: Kind, allowed: tuple[str, ...] = HOOK_PACKAGES) -
             ids=[path],
         )
     return _checked(path, kind, function)
+
+
+def load_scenario_hooks(scenario: Scenario, allowed: tuple[str, ...] = HOOK_PACKAGES) -> tuple[Hook, Hook, Hook]:
+    """The generate, reward and reward post-process hooks of a scenario: call it before anything else is started.
+
+    Raises:
+        ConfigurationError: see `load_hook`.
+    """
+    return (
+        load_hook(scenario.rollout.generate, "generate", allowed),
+        load_hook(scenario.rollout.reward, "reward", allowed),
+        load_hook(scenario.normalization.reward_post_process, "reward_post_process", allowed),
+    )
 
 
 def _inside(module: str, allowed: Iterable[str]) -> bool:

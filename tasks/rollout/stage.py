@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from infra.errors import FanlineError
-from infra.hook_loading import Hook, load_hook
+from infra.hook_loading import HOOK_PACKAGES, Hook, load_hook
 from infra.ledger import LedgerWriter
 from infra.records.rollouts import RolloutsRef, log_probs_table, read_table, rollouts_table, write_table
 from infra.records.sources import PromptsRef
@@ -33,12 +33,14 @@ class RolloutStage:
 
     Args:
         model_path: folder of the model, for its tokenizer's stop tokens and for `args.hf_checkpoint`.
+        hook_packages: packages that this deployment lets hooks come from, whoever names them.
     """
 
     run: Run
     model_path: Path
     tokenizer: Tokenizer
     iteration: int
+    hook_packages: tuple[str, ...] = HOOK_PACKAGES
 
     def slots(self, prompts: PromptsRef) -> list[Slot]:
         """What is to be generated; fewer prompts than the run asks for are refused here."""
@@ -130,10 +132,14 @@ class RolloutStage:
         )
 
     def _generate_hook(self, slot: Slot) -> Hook:
-        return _generate_hook(self.run.scenario.rollout.generate)
+        """The scenario's hook, or the one that the prompt's metadata names as `generate_function_path`."""
+        path = slot.sample.metadata.get("generate_function_path", self.run.scenario.rollout.generate)
+        return _loaded(path, "generate", self.hook_packages)
 
     def _reward_hook(self, rollout: Rollout) -> Hook:
-        return _reward_hook(self.run.scenario.rollout.reward)
+        """The scenario's hook, or the one that the prompt's own metadata names as `custom_rm_path`."""
+        path = rollout.slot.sample.metadata.get("custom_rm_path", self.run.scenario.rollout.reward)
+        return _loaded(path, "reward", self.hook_packages)
 
     def _call_settings(self) -> CallSettings:
         scenario = self.run.scenario
@@ -159,14 +165,7 @@ class RolloutStage:
         ]
 
 
-@lru_cache
-def _generate_hook(path: str) -> Hook:
-    return load_hook(path, "generate")
-
-
-@lru_cache
-def _reward_hook(path: str) -> Hook:
-    return load_hook(path, "reward")
+_loaded = lru_cache(load_hook)
 
 
 def _drawn(group: Sequence[Slot], hook: Hook) -> dict:

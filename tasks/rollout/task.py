@@ -16,6 +16,7 @@ from infra.progress import progress
 from infra.records.rollouts import RolloutsRef
 from infra.records.sources import ModelRef, PromptsRef
 from infra.run import Run
+from infra.settings import settings
 
 if TYPE_CHECKING:
     from infra.sglang.engine import SGLangEngine
@@ -54,7 +55,13 @@ def generate_rollouts(
         return RolloutsRef.from_dict(record)
     if task_run.run_count > 1 or not engine.running:
         engine.restart()
-    stage = RolloutStage(run=run, model_path=model.path, tokenizer=load_tokenizer(model.path), iteration=iteration)
+    stage = RolloutStage(
+        run=run,
+        model_path=model.path,
+        tokenizer=load_tokenizer(model.path),
+        iteration=iteration,
+        hook_packages=settings().hook_packages,
+    )
     slots = stage.slots(prompts)
     with shown_progress(f"rollouts, iteration {iteration}", len(slots)) as one_more:
         rollouts = stage.run_with(slots, engine.client, one_more)
