@@ -1,0 +1,50 @@
+import copy
+
+import pytest
+
+from infra.scenario.args import ScenarioArgs
+from infra.scenario.load import load
+
+
+def args(*overrides: str) -> ScenarioArgs:
+    return ScenarioArgs(load("tiny", list(overrides)), "/models/tiny")
+
+
+def test_slimes_names_are_answered_from_the_scenario():
+    scenario = load("tiny")
+    view = args()
+    assert view.rollout_batch_size == scenario.rollout.prompts
+    assert view.n_samples_per_prompt == scenario.rollout.rollouts_per_prompt
+    assert view.global_batch_size == scenario.training.global_batch_size
+    assert view.rollout_max_response_len == scenario.rollout.max_response_tokens
+    assert view.rollout_temperature == scenario.rollout.temperature
+    assert view.custom_generate_function_path == scenario.rollout.generate
+    assert view.seed == view.rollout_seed == scenario.seed
+    assert view.hf_checkpoint == "/models/tiny" and view.kl_coef == 0.0 and view.partial_rollout is False
+
+
+def test_the_kl_term_of_the_loss_is_slimes_kl_loss_coef():
+    view = args("training.kl_coefficient=0.1")
+    assert view.kl_loss_coef == 0.1 and view.use_kl_loss and view.kl_coef == 0.0
+
+
+def test_an_unknown_name_is_told_with_the_nearest():
+    with pytest.raises(AttributeError, match=r"'rollout_temperatur'.*Did you mean 'rollout_temperature'"):
+        _ = args().rollout_temperatur
+    assert not hasattr(args(), "sglang_router_ip") and getattr(args(), "unheard_of", 3) == 3
+
+
+def test_nothing_can_be_changed_through_it():
+    view = args("rollout.hook_options={words: [a, b], depth: {max: 3}}")
+    with pytest.raises(AttributeError, match="read-only"):
+        view.rollout_temperature = 2
+    with pytest.raises(AttributeError, match="read-only"):
+        del view.seed
+    view.hook_options["words"].append("c")
+    view.hook_options["depth"]["max"] = 4
+    assert view.hook_options == {"words": ["a", "b"], "depth": {"max": 3}}
+
+
+def test_a_copy_is_the_same_view():
+    view = args()
+    assert copy.deepcopy(view) is view and "rollout_temperature" in dir(view)
