@@ -101,7 +101,7 @@ class EngineClient:
         The sequences go in few batched requests, in order: the same call gives the same bits.
         """
         answers: list[list[float]] = []
-        for chunk in _chunks(sequences):
+        for chunk in chunks(sequences):
             request = {
                 "input_ids": [list(tokens) for tokens, _ in chunk],
                 "logprob_start_len": [len(tokens) - response - 1 for tokens, response in chunk],
@@ -169,7 +169,7 @@ class EngineClient:
         )
 
 
-def _chunks(sequences: Sequence[tuple[Sequence[int], int]]) -> Iterator[list[tuple[Sequence[int], int]]]:
+def chunks(sequences: Sequence[tuple[Sequence[int], int]]) -> Iterator[list[tuple[Sequence[int], int]]]:
     """Runs of consecutive sequences with at most PREFILL_SEQUENCES members and PREFILL_TOKENS tokens; one at least."""
     chunk: list[tuple[Sequence[int], int]] = []
     tokens = 0

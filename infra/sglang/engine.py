@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 import os
 import secrets
 import subprocess
@@ -18,6 +16,7 @@ from infra.ports import free_port
 from infra.scenario.model import Engine
 from infra.sglang.client import EngineClient
 from infra.sglang.flags import HOST, Device, Dtype, dtype_on, server_arguments, server_environment
+from infra.sglang.health import is_ready
 from infra.supervisor import stop, supervised
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ ROOT = Path(__file__).resolve().parents[2]
 START_ATTEMPTS = 2
 BACKOFF_SECONDS = 1.0
 POLL_SECONDS = 0.1
-PROBE_SECONDS = 5.0
 STOP_SECONDS = 15.0
 LOG_LINES = 12
 
@@ -127,9 +125,9 @@ class SGLangEngine:
         """Return when the server answers. A server that dies before is started a second time, on another port.
 
         Raises:
-            EngineUnavailable: it died twice or did not answer within `start_deadline_seconds`; shows the end of its log.
+            EngineUnavailable: it died twice or was silent for `start_deadline_seconds`; shows its last log lines.
         """
-        while not self._answers():
+        while not (self.running and is_ready(self._port, self._name)):
             if not self.running:
                 self._launch_again()
             if time.monotonic() - self._started > self.settings.start_deadline_seconds:
@@ -183,24 +181,6 @@ class SGLangEngine:
             raise self._unavailable(f"ended with exit code {self._process.returncode} before it answered, twice")
         time.sleep(BACKOFF_SECONDS * self._attempts)
         self._launch()
-
-    def _answers(self) -> bool:
-        """Whether this very server is healthy: on a port that another process took first, another name answers."""
-        if not self.running:
-            return False
-        connection = http.client.HTTPConnection(HOST, self._port, timeout=PROBE_SECONDS)
-        try:
-            connection.request("GET", "/health")
-            health = connection.getresponse()
-            health.read()
-            if health.status != 200:
-                return False
-            connection.request("GET", "/model_info")
-            return json.loads(connection.getresponse().read()).get("served_model_name") == self._name
-        except (OSError, http.client.HTTPException, json.JSONDecodeError):
-            return False
-        finally:
-            connection.close()
 
     def _unavailable(self, what: str) -> EngineUnavailable:
         lines = self.log_path.read_text(errors="replace").splitlines()[-LOG_LINES:]

@@ -5,11 +5,14 @@ On CUDA this is SGLang's launcher and nothing else; on the CPU what is missing t
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 
 def main(arguments: Sequence[str]) -> None:
-    on_cpu = arguments[arguments.index("--device") + 1] == "cpu"
-    if on_cpu:
+    model, device = (arguments[arguments.index(flag) + 1] for flag in ("--model-path", "--device"))
+    if not Path(model, "config.json").is_file():
+        sys.exit(f"{model} is no model folder: it has no config.json")
+    if device == "cpu":
         from infra.sglang.cpu import patches
 
         patches.before_import()

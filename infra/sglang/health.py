@@ -1,0 +1,31 @@
+"""Whether a server answers on a port, and whether it is the one that was started."""
+
+import http.client
+import json
+
+from infra.sglang.flags import HOST
+
+PROBE_SECONDS = 5.0
+
+
+def is_ready(port: int, served_name: str) -> bool:
+    """True once the server on this port is healthy and calls itself `served_name`.
+
+    The name matters: between choosing a free port and listening on it another server may have taken it.
+    """
+    connection = http.client.HTTPConnection(HOST, port, timeout=PROBE_SECONDS)
+    try:
+        if _get(connection, "/health")[0] != 200:
+            return False
+        status, body = _get(connection, "/model_info")
+        return status == 200 and json.loads(body)["served_model_name"] == served_name
+    except (OSError, http.client.HTTPException, json.JSONDecodeError, KeyError):
+        return False  # nobody there yet, or somebody else
+    finally:
+        connection.close()
+
+
+def _get(connection: http.client.HTTPConnection, path: str) -> tuple[int, bytes]:
+    connection.request("GET", path)
+    response = connection.getresponse()
+    return response.status, response.read()
