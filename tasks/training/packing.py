@@ -27,16 +27,17 @@ def fewest_bins(sizes: Integers, cap: int) -> int:
     return max(full, int((2 * sizes > cap).sum()))
 
 
-def pack(sizes: Integers, cost: Floats, cap: int, multiple: int) -> tuple[Integers, int]:
+def pack(sizes: Integers, cost: Floats, cap: int, multiple: int, at_least: int = 1) -> tuple[Integers, int]:
     """A bin for every item, and the number of bins: a multiple of `multiple`, none empty if there are enough items.
 
     Args:
         sizes: [items] positive; an item larger than the cap gets a bin to itself.
         cost: [items] positive.
+        at_least: fewest bins to use.
     Returns:
         ([items] bin, bins). With no more items than bins, each item is alone and the last bins are empty.
     """
-    bins = round_up(fewest_bins(sizes, cap), multiple)
+    bins = round_up(max(fewest_bins(sizes, cap), at_least), multiple)
     if bins >= len(sizes):
         return np.arange(len(sizes)), bins
     if (spread := spread_by_cost(sizes, cost, cap, bins)) is not None:

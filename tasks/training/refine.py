@@ -31,6 +31,11 @@ class Refinement:
         by_rank = np.argsort(rank_of[bin_of], kind="stable")
         self.items = np.split(by_rank, np.cumsum(np.bincount(rank_of[bin_of], minlength=ranks))[:-1])
 
+    @property
+    def unevenness(self) -> float:
+        """The largest load over the mean load."""
+        return float(self.load.max() / self.load.mean())
+
     def run(self) -> None:
         mean = self.load.mean()
         for _ in range(20 * len(self.load) + 200):

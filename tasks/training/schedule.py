@@ -1,7 +1,8 @@
 """Give the samples of one step to ranks and micro-batches: under the cap, equally many a rank, evenly loaded.
 
-Micro-batches are as few as the cap and the counts allow. The load of a rank is the cost of its micro-batches, which is
-the sum of its samples' cost: packed sequences do not attend to each other.
+Micro-batches are as few as the cap and the counts allow; under a token cap there is one more a rank where that makes
+the ranks more even. The load of a rank is the cost of its micro-batches, which is the sum of its samples' cost: packed
+sequences do not attend to each other.
 """
 
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from tasks.training.refine import Refinement
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
+WORTH = 1e-3  # what the largest load has to fall by, relatively, to make another micro-batch a rank worth it
 DIFFERENCING_LIMIT = 100_000  # samples * ranks up to which Karmarkar-Karp is tried as well
 
 
@@ -94,28 +96,47 @@ def schedule_step(
     lengths, costs = np.asarray(tokens, np.int64), np.asarray(cost, np.float64)
     sizes, cap = (lengths, token_cap) if token_cap is not None else (np.ones_like(lengths), micro_batch_size)
     assert cap is not None and len(lengths), "a cap and at least one sample"
-    bin_of, bins = pack(sizes, costs, cap, ranks * group)
-    missing = bins - len(lengths) if bins > len(lengths) else 0
-    shortest = int(np.argmin(costs))
-    items = np.concatenate([np.arange(len(lengths)), np.full(missing, shortest)])
-    bin_of = np.concatenate([bin_of, np.arange(len(lengths), len(lengths) + missing)])
+    multiple, count, shortest = ranks * group, len(lengths), int(np.argmin(costs))
+    bin_of, bins = pack(sizes, costs, cap, multiple)
+    missing = max(0, bins - count)
+    items = np.concatenate([np.arange(count), np.full(missing, shortest)])
+    bin_of = np.concatenate([bin_of, np.arange(count, count + missing)])
     best = _most_even(sizes[items], costs[items], cap, bin_of, bins, ranks)
-    rank, micro_batch = _number(best, bins // ranks)
-    dummies = [(int(rank[k]), int(micro_batch[k]), shortest) for k in range(len(lengths), len(items))]
+    if token_cap is not None and not missing:
+        best = _looser_if_worth_it(best, sizes, costs, cap, multiple, ranks)
+    per_rank = len(best.rank_of) // ranks
+    rank, micro_batch = _number(best, per_rank)
     slots = token_cap or int(np.bincount(best.bin_of, lengths[items]).max())
-    figures = ScheduleFigures(
-        micro_batches_per_rank=bins // ranks,
-        fewest_micro_batches=fewest_bins(sizes, cap),
-        dummies=missing,
-        over_cap=int((sizes > cap).sum()),
-        padding_share=max(0.0, 1 - float(np.minimum(lengths, slots).sum()) / (bins * slots)),
-        max_over_mean_cost=float(best.load.max() / best.load.mean()),
-        lower_bound=max(1.0, float(costs.max() / best.load.mean())),
-    )
-    samples = slice(len(lengths))
     return Schedule(
-        ranks=ranks, rank=rank[samples], micro_batch=micro_batch[samples], dummies=tuple(dummies), figures=figures
+        ranks=ranks,
+        rank=rank[:count],
+        micro_batch=micro_batch[:count],
+        dummies=tuple((int(rank[k]), int(micro_batch[k]), shortest) for k in range(count, len(items))),
+        figures=ScheduleFigures(
+            micro_batches_per_rank=per_rank,
+            fewest_micro_batches=fewest_bins(sizes, cap),
+            dummies=missing,
+            over_cap=int((sizes > cap).sum()),
+            padding_share=1 - float(np.minimum(lengths, slots).sum()) / (per_rank * ranks * slots),
+            max_over_mean_cost=best.unevenness,
+            lower_bound=max(1.0, float(costs.max() / best.load.mean())),
+        ),
     )
+
+
+def _looser_if_worth_it(
+    best: Refinement, sizes: Integers, cost: Floats, cap: int, multiple: int, ranks: int
+) -> Refinement:
+    """More micro-batches as long as each further one a rank lowers the largest load by `WORTH`."""
+    while best.unevenness > 1 + WORTH:
+        bin_of, bins = pack(sizes, cost, cap, multiple, at_least=len(best.rank_of) + multiple)
+        if bins > len(sizes):
+            return best
+        other = _most_even(sizes, cost, cap, bin_of, bins, ranks)
+        if other.unevenness > best.unevenness * (1 - WORTH):
+            return best
+        best = other
+    return best
 
 
 def _most_even(sizes: Integers, cost: Floats, cap: int, bin_of: Integers, bins: int, ranks: int) -> Refinement:
@@ -132,14 +153,10 @@ def _most_even(sizes: Integers, cost: Floats, cap: int, bin_of: Integers, bins: 
     for start in starts:
         refined = Refinement(sizes, cost, cap, *start, ranks)
         refined.run()
-        if best is None or _unevenness(refined) < _unevenness(best):
+        if best is None or (refined.unevenness, refined.bin_cost.max()) < (best.unevenness, best.bin_cost.max()):
             best = refined
     assert best is not None
     return best
-
-
-def _unevenness(refined: Refinement) -> tuple[float, float]:
-    return float(refined.load.max()), float(refined.bin_cost.max())
 
 
 def _pack_each_rank(

@@ -1,0 +1,124 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from infra.records.plan import LeftOut, TrainingPlan
+from infra.records.rollouts import rollouts_table
+from infra.scenario.load import load
+from tasks.training.cost import ModelShape
+from tasks.training.plan import make_plan
+from tasks.training.steps import NoFullStep
+from tests.reward_normalization.rows import row
+
+SHAPE = ModelShape(layers=2, hidden=64, heads=4, key_value_heads=2, head_dim=16, mlp=128, vocabulary=512)
+
+
+def plan_of(rows, *overrides: str) -> TrainingPlan:
+    base = ["training.global_batch_size=4", "training.data_parallel=2", "training.max_tokens_per_gpu=16"]
+    return make_plan(rollouts_table(rows), load("tiny", [*base, *overrides]), SHAPE, 0)
+
+
+def fanned(rollouts: int = 8):
+    return [row(r, r // 4, s, response_length=2 + (r + s) % 5) for r in range(rollouts) for s in range(1 + r % 3)]
+
+
+def test_every_sample_once_and_the_plan_survives_its_record():
+    rows = fanned(9)
+    plan = plan_of(rows)
+    trained = [s for step in plan.steps for s in step.samples()]
+    assert sorted(s.row for s in trained) == [k for k, r in enumerate(rows) if r["rollout_id"] < 8]
+    assert all((s.rollout_id, s.sibling) == (rows[s.row]["rollout_id"], rows[s.row]["sibling"]) for s in trained)
+    assert plan.left_out == (LeftOut(rollout_id=8, reason="trailing"),)
+    assert TrainingPlan.from_dict(plan.to_dict()) == plan
+
+
+def test_each_rollout_is_opened_once_by_its_first_sibling():
+    for step in plan_of(fanned()).steps:
+        opening = [s for s in step.samples() if s.opens_rollout]
+        assert sorted(s.rollout_id for s in opening) == sorted(step.rollout_ids)
+        assert all(s.sibling == 0 for s in opening)
+
+
+def test_weights_of_a_step_add_up_to_one_rollout_each():
+    rows = fanned()
+    for step in plan_of(rows).steps:
+        share = dict.fromkeys(step.rollout_ids, 0.0)
+        for s in step.samples():
+            share[s.rollout_id] += s.weight * sum(rows[s.row]["loss_mask"])
+        assert share == pytest.approx(dict.fromkeys(step.rollout_ids, 1 / 4))
+
+
+def test_a_fully_masked_rollout_keeps_its_place_and_leaves_the_mean():
+    rows = [row(r, 0, loss_mask=[0, 0, 0] if r == 3 else [1, 1, 0]) for r in range(4)]
+    plan = plan_of(rows)
+    (step,) = plan.steps
+    assert step.rollout_ids == (0, 1, 2, 3) and step.rollouts_in_mean == 3
+    assert {s.rollout_id for s in step.samples()} == {0, 1, 2}
+    assert plan.left_out == (LeftOut(rollout_id=3, reason="fully masked"),)
+    assert {s.weight for s in step.samples()} == {1 / 6}
+
+
+def test_removed_samples_are_not_run_and_their_tokens_do_not_count():
+    rows = [row(0, 0, 0), row(0, 0, 1, remove_sample=True), row(1, 0, remove_sample=True), row(2, 0), row(3, 0)]
+    plan = plan_of(rows)
+    (step,) = plan.steps
+    assert sorted((s.rollout_id, s.sibling) for s in step.samples()) == [(0, 0), (2, 0), (3, 0)]
+    assert plan.left_out == (LeftOut(rollout_id=1, reason="removed"),) and step.rollouts_in_mean == 3
+    assert all(s.weight == pytest.approx(1 / 9) for s in step.samples())
+
+
+def test_a_rollout_with_an_aborted_sibling_is_dropped_as_a_whole():
+    rows = [row(0, 0, 0), row(0, 0, 1, status="aborted"), *(row(r, 0) for r in range(1, 5))]
+    plan = plan_of(rows)
+    assert plan.steps[0].rollout_ids == (1, 2, 3, 4)
+    assert plan.left_out == (LeftOut(rollout_id=0, reason="aborted"),)
+
+
+def test_carried_rollouts_say_so():
+    assert plan_of(fanned(9), "training.trailing=carry").left_out == (LeftOut(rollout_id=8, reason="carried"),)
+
+
+def test_no_step_at_all_names_both_numbers():
+    with pytest.raises(NoFullStep, match="3 rollouts, 4 asked"):
+        plan_of(fanned(3))
+
+
+def test_a_step_of_masked_rollouts_only_still_runs_on_every_rank():
+    plan = plan_of([row(r, 0, loss_mask=[0, 0, 0]) for r in range(4)])
+    (step,) = plan.steps
+    assert step.rollouts_in_mean == 0 and step.samples() == []
+    assert [[[(s.weight, s.dummy) for s in b.samples] for b in rank] for rank in step.ranks] == [[[(0.0, True)]]] * 2
+    assert len(plan.left_out) == 4
+
+
+def test_context_parallel_ranks_widen_the_cap():
+    plan = plan_of(fanned(), "training.context_parallel=2")
+    assert plan.token_cap == 32
+
+
+@given(
+    st.lists(st.lists(st.integers(1, 12), min_size=1, max_size=4), min_size=4, max_size=10),
+    st.integers(1, 3),
+    st.sampled_from(["max_tokens_per_gpu=16", "max_tokens_per_gpu=40", "micro_batch_size=2"]),
+    st.randoms(use_true_random=False),
+)
+@settings(max_examples=40, deadline=None)
+def test_the_loss_is_the_same_under_any_order_and_split(lengths, ranks, rule, rng):
+    rows = [row(r, r % 2, s, response_length=n) for r, ls in enumerate(lengths) for s, n in enumerate(ls)]
+    losses = {
+        (r["rollout_id"], r["sibling"]): np.sin(7.0 * k + np.arange(r["response_length"])).sum()
+        for k, r in enumerate(rows)
+    }
+    steps = [lengths[k : k + 4] for k in range(0, len(lengths) // 4 * 4, 4)]
+    expected = [
+        sum(sum(losses[4 * n + k, s] for s in range(len(ls))) / sum(ls) for k, ls in enumerate(step)) / 4
+        for n, step in enumerate(steps)
+    ]
+    shuffled = rng.sample(rows, len(rows))
+    other = "training.micro_batch_size=null" if rule.startswith("max") else "training.max_tokens_per_gpu=null"
+    plan = plan_of(shuffled, f"training.data_parallel={ranks}", other, f"training.{rule}")
+    for step, value in zip(plan.steps, expected, strict=True):
+        total = sum(s.weight * losses[s.rollout_id, s.sibling] for s in step.samples())
+        assert total == pytest.approx(value, abs=1e-12)
+        assert len({len(rank) for rank in step.ranks}) == 1
