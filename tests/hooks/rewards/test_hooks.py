@@ -163,3 +163,23 @@ def test_remote_that_never_answers_is_an_error_with_the_samples_id(answers, said
 def test_remote_without_an_address_says_what_to_set():
     with pytest.raises(GraderFailed, match="rm_url"):
         asyncio.run(hooks.rewards.remote(NO_ARGS, sample("r", "l")))
+
+
+@pytest.mark.trainer
+def test_a_ray_actor_gives_what_the_main_thread_gives(ray_cluster):
+    import ray
+
+    class Grader:
+        def grade(self, grader, response, label):
+            from hooks.rewards.pool import WorkerPool
+
+            with WorkerPool(seconds_per_answer=60) as pool:
+                pooled = pool.submit("in an actor", grader, response, label, {}).result()
+            return importlib.import_module(f"hooks.rewards.grade_{grader}").grade(response, label, {}), pooled
+
+    actor = ray.remote(num_cpus=0)(Grader).remote()
+    for grader in ("deepscaler", "math", "math_verify"):
+        for response, label in (SYMBOLIC, CASES["one"][0], ("</think> \\boxed{x+1}", "x+2")):
+            here = grader_module(grader).grade(response, label, {})
+            assert ray.get(actor.grade.remote(grader, response, label)) == (here, here)
+    ray.kill(actor)
