@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from infra.hook_loading import HOOK_PACKAGES
 from infra.records.plan import TrainingPlan
 from infra.records.rollouts import RolloutsRef
 from infra.records.sources import ModelRef
@@ -149,6 +150,7 @@ class Evidence:
         prompts: prompt id to label, from the SOURCE of the data; None where the prompts table is not at hand.
         model: the DOWNLOADED weights, which the trainer did not export; None where they are not on this host.
         store: where gradient files are read from.
+        hook_packages: packages that reward hooks may be loaded from, to grade again.
         complete: False where only part of the scenario's iterations is shown (after a fault, or to a check).
     """
 
@@ -160,6 +162,7 @@ class Evidence:
     prompts: Mapping[str, str] | None = None
     fault: Fault | None = None
     ledger_faults: tuple[LedgerFault, ...] = ()
+    hook_packages: tuple[str, ...] = HOOK_PACKAGES
     absent: tuple[Absent, ...] = ()
     complete: bool = True
 

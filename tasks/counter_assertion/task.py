@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from prefect import task
@@ -12,6 +13,7 @@ from infra.errors import FanlineError
 from infra.records.sources import ModelRef, PromptsRef
 from infra.records.verdict import Verdict, conclude
 from infra.run import Run
+from infra.settings import settings
 from infra.text import shown
 from tasks.counter_assertion.counts import counts_by_iteration
 
@@ -32,6 +34,7 @@ def assert_counters(
     from tasks.counter_assertion.registry import run_checks
 
     evidence = read_evidence(run, model, prompts, fault)
+    evidence = replace(evidence, hook_packages=tuple(settings().hook_packages))
     checks = run_checks(evidence)
     key = run.run_id.lower()
     _table(f"counter-{key}", counts_by_iteration(evidence), "Ids by iteration: drawn, called, generated, trained.")

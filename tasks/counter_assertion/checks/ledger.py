@@ -39,6 +39,7 @@ def check(evidence: Evidence) -> CheckResult:
     packed, left_out = _packed(evidence, shared, found)
     normalised = {s.key for it in evidence.iterations for s in it.normalised}
     _flow("stored", to_train, "normalised", normalised & to_train, excused, found)
+    _compare_normalised(evidence, {key[0] for key in to_train}, found)
     _flow("normalised", normalised & to_train, "packed", packed, lambda k: k[0] in left_out or excused(k), found)
     _compare_trained(evidence, packed, events, found)
     dummies = sum(len(it.events("dummy")) for it in evidence.iterations)
@@ -111,6 +112,17 @@ def _same_tokens(evidence: Evidence, events: list[Event], found: Findings) -> No
         for s in (*it.rollouts, *it.normalised):
             if digests.get(s.key) not in (None, sha256(canonical_json(s.tokens))):
                 found.add(f"sample {_name(s.key)} is stored with other tokens than were generated", s.key)
+
+
+def _compare_normalised(evidence: Evidence, to_train: set[int], found: Findings) -> None:
+    """The normalisation's own lines: each rollout that may be trained once, and none that is not stored."""
+    stored = {s.rollout_id for it in evidence.iterations for s in it.normalised}
+    lines = Counter(e["rollout_id"] for it in evidence.iterations for e in it.events("normalised"))
+    for rollout in sorted(to_train):
+        if lines[rollout] != 1:
+            found.add(f"rollout {rollout} was normalised {lines[rollout]} times, not once", rollout)
+    for rollout in sorted(set(lines) - stored):
+        found.add(f"rollout {rollout} was normalised and is not stored", rollout)
 
 
 def _packed(evidence: Evidence, shared: set[int], found: Findings) -> tuple[set[Key], dict[int, str]]:

@@ -83,7 +83,7 @@ def _terms(result: StepResult, reference: Reference, batch: OracleBatch, found: 
         worst = max(worst, abs(got - expected))
         if not abs(got - expected) <= TERM_TOLERANCE * max(sizes[rollout], abs(expected)):
             found.add(f"rollout {rollout} has loss term {got:.6g}, the reference {expected:.6g}", rollout)
-    for rollout in sorted(set(result.rollout_terms) - set(reference.terms)):
+    for rollout in sorted(r for r, term in result.rollout_terms.items() if term and r not in reference.terms):
         found.add(f"rollout {rollout} has a loss term and no trainable sample", rollout)
     rollouts = max(batch.rollouts, 1)
     loss = sum(reference.terms.values()) / rollouts

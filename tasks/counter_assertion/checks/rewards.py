@@ -27,7 +27,7 @@ def check(evidence: Evidence) -> CheckResult:
         _labels(it, evidence.prompts or {}, found)
     regraded = 0
     if path not in SERVICES:
-        regraded = asyncio.run(_grade_again(evidence, load_hook(path, "reward"), found))
+        regraded = asyncio.run(_grade_again(evidence, load_hook(path, "reward", evidence.hook_packages), found))
     samples = [s for it in evidence.iterations for s in it.rollouts]
     truncated = sum(s.status == "truncated" for s in samples)
     figures: dict[str, Any] = {"hook": path, "rollouts graded again": regraded, "canaries": len(CANARIES.get(path, ()))}

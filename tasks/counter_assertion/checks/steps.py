@@ -37,8 +37,10 @@ def _whole_rollouts(it: IterationEvidence, size: int, found: Findings) -> None:
             held.setdefault(p.rollout_id, set()).add(p.sibling)
         if len(set(step.rollout_ids)) != size or len(step.rollout_ids) != size:
             found.add(f"step {step.index} of {where} has {len(set(step.rollout_ids))} rollouts, not {size}", step.index)
-        if set(held) != set(step.rollout_ids):
-            odd = sorted(set(held) ^ set(step.rollout_ids))
+        # A fully masked or removed rollout keeps its place in the step and need not be run.
+        idle = {o.rollout_id for o in it.plan.left_out} & set(step.rollout_ids)
+        if set(held) | idle != set(step.rollout_ids):
+            odd = sorted((set(held) | idle) ^ set(step.rollout_ids))
             found.add(f"step {step.index} of {where} names other rollouts than its micro-batches hold: {odd}", *odd)
         for rollout, numbers in sorted(held.items()):
             if home.setdefault(rollout, step.index) != step.index:
@@ -53,8 +55,9 @@ def _whole_rollouts(it: IterationEvidence, size: int, found: Findings) -> None:
 
 def _step_count(it: IterationEvidence, size: int, found: Findings) -> None:
     """floor(rollouts / G) steps, filled in the order in which rollouts first occur by slot."""
-    out = {o.rollout_id for o in it.plan.left_out if not o.reason.startswith(WAITING)}
-    ordered = dict.fromkeys(s.rollout_id for s in sorted(trainable(it.normalised), key=lambda s: s.index))
+    placed = {r for step in it.plan.steps for r in step.rollout_ids}
+    out = {o.rollout_id for o in it.plan.left_out if not o.reason.startswith(WAITING)} - placed
+    ordered = dict.fromkeys(s.rollout_id for s in sorted(it.normalised, key=lambda s: s.index))
     offered = [r for r in ordered if r not in out]
     steps, where = len(it.plan.steps), f"iteration {it.iteration}"
     if steps != len(offered) // size:
@@ -76,7 +79,7 @@ def _left_out_truly(it: IterationEvidence, found: Findings) -> None:
     for s in it.normalised:
         of_rollout.setdefault(s.rollout_id, []).append(s)
     truths = {
-        "fully masked": lambda samples: not any(any(s.loss_mask) for s in samples),
+        "fully masked": lambda samples: not any(any(s.loss_mask) for s in samples if not s.remove_sample),
         "removed": lambda samples: any(s.remove_sample for s in samples),
         "aborted": lambda samples: any(s.status == "aborted" for s in samples),
     }
