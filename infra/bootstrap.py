@@ -1,7 +1,7 @@
 """Make the environment and start: the one file of fanline that runs before anything is installed.
 
-It uses the standard library only and shares no code with the rest, which can not be imported yet. It also has to parse on
-Python versions that it refuses, so that it can say so.
+It uses the standard library only and shares no code with the rest, which can not be imported yet. It also has to parse
+on Python versions that it refuses, so that it can say so.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Iterator, Sequence  # noqa: UP035: parses on older versions too
 
 ROOT = Path(__file__).resolve().parent.parent
 SUPPORTED = ((3, 11), (3, 12))
@@ -50,7 +50,7 @@ class Environment:
     def __init__(self, root: Path, device: str, tests: bool):
         self.root, self.folder, self.state = root, root / ".venv", root / ".fanline"
         self.python = self.folder / "bin" / "python"
-        self.stamp = self.folder / "fanline-stamp.json"
+        self.stamp, self.log = self.folder / "fanline-stamp.json", self.state / "bootstrap.log"
         locks = root / "infra" / "locks"
         self.locks = [locks / f"{device}.txt"] + ([locks / "test.txt"] if tests else [])
 
@@ -79,23 +79,22 @@ class Environment:
     def _install(self) -> None:
         began = time.monotonic()
         wanted, recorded = self.wanted(), self.recorded()
-        # Without the stamp an installation that is cut off here is seen by the next call.
+        # Without the stamp, an installation that is cut off from here on is seen by the next call.
         self.stamp.unlink(missing_ok=True)
-        if not self._can_be_continued():
+        self.log.unlink(missing_ok=True)
+        if not self._can_be_continued(recorded):
             self._create()
+            recorded = {}
         _forget_half_installed_packages(self.folder)
-        pins = [f"--requirement={lock}" for lock in self.locks]
-        self._pip(
-            ["--no-deps", "--only-binary=:all:", *_allow_source_only(self.locks), *pins], count=_count_pins(self.locks)
-        )
-        self._pip(["--no-deps", "--no-build-isolation", "--editable", str(self.root)], count=1)
-        kept = {} if set(recorded) - set(wanted) - {"test.txt"} else recorded
-        _write_atomically(self.stamp, json.dumps({**kept, **wanted}, indent=1))
+        self._pip(["--no-deps", *(f"--requirement={lock}" for lock in self.locks)], count=count_pins(self.locks))
+        self._pip(["--no-deps", "--no-build-isolation", f"--editable={self.root}"], count=1)
+        test_tools = {name: digest for name, digest in recorded.items() if name == "test.txt"}
+        _write_atomically(self.stamp, json.dumps({**test_tools, **wanted}, indent=1))
         print(f"The environment {self.folder} is ready ({time.monotonic() - began:.0f} s).", flush=True)
 
-    def _can_be_continued(self) -> bool:
-        """Whether there is a working environment of this Python's minor version."""
-        if not self.python.exists():
+    def _can_be_continued(self, recorded: dict[str, str]) -> bool:
+        """Whether there is a working environment, of this Python's minor version, that was made at this place."""
+        if not self.python.exists() or recorded.get("root", str(self.root)) != str(self.root):
             return False
         probe = "import sys, pip; print(*sys.version_info[:2])"
         answer = subprocess.run([self.python, "-c", probe], capture_output=True, text=True, check=False)
@@ -121,53 +120,52 @@ class Environment:
         Raises:
             BootstrapError: pip failed; shows the end of its output and what to do.
         """
-        log = self.state / "bootstrap.log"
-        command = [str(self.python), "-m", "pip", "install", "--progress-bar=off", *arguments]
-        environment = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+        options = ["--disable-pip-version-check", "--progress-bar=off"]
+        command = [str(self.python), "-m", "pip", "install", *options, *arguments]
         seen, tail = 0, []
         with (
-            log.open("a") as file,
-            subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
-            ) as pip,
+            self.log.open("a") as log,
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as pip,
         ):
-            assert pip.stdout is not None
-            for line in pip.stdout:
-                file.write(line)
-                if "is ignored: it is neither a file nor a directory" not in line:
+            for line in pip.stdout or ():
+                log.write(line)
+                if not line.startswith("WARNING:"):
                     tail = [*tail[-14:], line]
-                if line.startswith(("Collecting ", "Requirement already satisfied", "Obtaining ")):
+                if line.startswith(("Collecting ", "Requirement already satisfied")):
                     seen += 1
-                    _progress(seen, count, line)
+                    _show_progress(seen, count)
         if pip.returncode:
-            raise BootstrapError(f"pip failed:\n{''.join(tail)}  (all of it: {log})", _next_step("".join(tail)))
+            raise BootstrapError(f"pip failed:\n{''.join(tail)}  (all of it: {self.log})", next_step("".join(tail)))
 
 
-def _allow_source_only(locks: Sequence[Path]) -> list[str]:
-    """Packages that publish no wheel are named in the lock: `# source: NAME`."""
-    names = [name for lock in locks for name in re.findall(r"^# source: (\S+)", lock.read_text(), re.M)]
-    return [f"--no-binary={','.join(names)}"] if names else []
+def count_pins(locks: Sequence[Path]) -> int:
+    """Number of packages that the locks pin."""
+    return sum(bool(re.match(r"[\w.-]+==", line)) for lock in locks for line in lock.read_text().splitlines())
 
 
-def _count_pins(locks: Sequence[Path]) -> int:
-    return sum("==" in line for lock in locks for line in lock.read_text().splitlines() if not line.startswith("#"))
-
-
-def _progress(seen: int, count: int, line: str) -> None:
-    words = line.split()
-    name = words[-1] if words[0] == "Obtaining" else next(word for word in words if word[0].islower())
+def _show_progress(seen: int, count: int) -> None:
+    if count == 1:
+        return
     if sys.stdout.isatty():
-        print(f"\r\033[KInstalling {seen} of {count}: {name[:50]}", end="\n" if seen == count else "", flush=True)
+        print(f"\rFetching packages: {seen} of {count}", end="\n" if seen == count else "", flush=True)
     elif seen % 50 == 0 or seen == count:
-        print(f"Installing {seen} of {count}", flush=True)
+        print(f"Fetching packages: {seen} of {count}", flush=True)
+    if seen == count:
+        print("Installing them (a minute or two).", flush=True)
 
 
-def _next_step(output: str) -> str:
+def next_step(output: str) -> str:
+    """What a person can do about a failure of pip."""
     if missing := re.search(r"No matching distribution found for (torch==\S+\+cpu)", output):
         return (
-            f"The wheel {missing[1]} for Python {'{}.{}'.format(*sys.version_info[:2])} is not offered by pip's index. Set "
-            "PIP_EXTRA_INDEX_URL to PyTorch's index of CPU wheels, or PIP_FIND_LINKS to a folder that holds this wheel, and "
-            "call again. (A CUDA build is never taken instead.)"
+            f"The wheel {missing[1]} for Python {'{}.{}'.format(*sys.version_info[:2])} is not offered by pip's index. "
+            "Set PIP_EXTRA_INDEX_URL to PyTorch's index of CPU wheels, or PIP_FIND_LINKS to a folder that holds this "
+            "wheel, and call again. (A CUDA build is never taken instead.)"
+        )
+    if "error: command '" in output:
+        return (
+            "A package is built from source here. Install a C compiler and Python's headers (on Debian and Ubuntu: "
+            "apt-get install gcc python3-dev) and call again."
         )
     if "No space left" in output:
         return "Free about 5 GB of disk space and call again: it continues where it stopped."
@@ -177,7 +175,7 @@ def _next_step(output: str) -> str:
 
 
 def _forget_half_installed_packages(folder: Path) -> None:
-    """Pip takes a package whose installation was cut off for installed: its INSTALLER file, written late, is missing."""
+    """Pip takes a package whose installation was cut off for installed; its INSTALLER, written last, is missing."""
     for info in folder.glob("lib/python3*/site-packages/*.dist-info"):
         if not (info / "INSTALLER").exists():
             shutil.rmtree(info)
@@ -201,9 +199,9 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def refuse_other_python(version: Sequence[int]) -> None:
-    """Raises BootstrapError unless `version` (major, minor, ...) is one that the locks are made for."""
-    if tuple(version[:2]) in SUPPORTED:
+def refuse_other_python(version: tuple[int, int]) -> None:
+    """Raises BootstrapError unless `version` (major, minor) is one that the locks are made for."""
+    if version in SUPPORTED:
         return
     found = [name for name in ("python3.11", "python3.12") if shutil.which(name)]
     mend = (
@@ -240,7 +238,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.command == "install" and options.rest not in ([], ["--tests"]):
         parser.error(f"install takes only --tests, not {' '.join(options.rest)}")
     tests = options.command == "test" or options.rest == ["--tests"]
-    refuse_other_python(sys.version_info)
+    refuse_other_python(sys.version_info[:2])
     environment = Environment(ROOT, options.device or detect_device(), tests)
     environment.make()
     command = command_line(options.command, options.rest, environment.folder)
