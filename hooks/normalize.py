@@ -167,19 +167,29 @@ def _scored_apart(args: Any) -> bool:
 
 
 def _normalise(args: Any, samples: Sequence[Any], formula: Formula) -> tuple[list[Any], list[float]]:
-    raw = [s.get_reward_value(args) for s in samples]
-    aborted = {s.rollout_id for s in samples if s.status.value == "aborted" and s.rollout_id is not None}
-    kept = [
-        k
-        for k, s in enumerate(samples)
-        if not s.remove_sample and s.status.value != "aborted" and s.rollout_id not in aborted
-    ]
+    raw = _raw_rewards(args, samples)
+    kept = _in_the_statistics(samples)
     _refuse_missing(samples, raw, kept)
     group = np.fromiter((samples[k].group_index for k in kept), np.int64, len(kept))
     rewards = np.fromiter((raw[k] for k in kept), np.float64, len(kept))
     normalised = np.zeros(len(samples))
     normalised[kept] = formula(args, rewards, _rollout_keys(samples, kept), group)
     return raw, normalised.tolist()
+
+
+def _raw_rewards(args: Any, samples: Sequence[Any]) -> list[Any]:
+    if getattr(args, "reward_key", None) is None:
+        return [s.reward for s in samples]
+    return [s.get_reward_value(args) for s in samples]
+
+
+def _in_the_statistics(samples: Sequence[Any]) -> list[int]:
+    """Positions of the samples that vote: not removed, and of a rollout without an aborted sibling."""
+    aborted = [k for k, s in enumerate(samples) if s.status.value == "aborted"]
+    if not aborted:
+        return [k for k, s in enumerate(samples) if not s.remove_sample]
+    alone, rollouts = set(aborted), {samples[k].rollout_id for k in aborted} - {None}
+    return [k for k, s in enumerate(samples) if not s.remove_sample and k not in alone and s.rollout_id not in rollouts]
 
 
 def _rollout_keys(samples: Sequence[Any], kept: list[int]) -> Integers:

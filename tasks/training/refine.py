@@ -6,10 +6,10 @@ from numpy.typing import NDArray
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-EVEN_ENOUGH = 1e-9  # relative to the mean load
+EVEN_ENOUGH = 1e-10  # relative to the mean load
 GRID = 16_384  # pairs that are looked at one by one; above, only the neighbours of the wanted difference
 NEIGHBOURS = np.arange(-2, 3)
-PARTNERS = 8  # least loaded ranks that are tried before the division counts as final
+PARTNERS = 64  # least loaded ranks that are tried before the division counts as final
 
 
 class Refinement:

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from infra.bench.schedule import karmarkar_karp_sums
 from tasks.training.cost import ModelShape, token_count
 from tasks.training.schedule import WORTH, Schedule, schedule_step
-from tests.training.karmarkar_karp_reference import largest_part
 
 CASES = {c["id"]: c for c in json.loads(Path("tests/cases/schedule.json").read_text())}
 SHAPE = ModelShape(layers=2, hidden=64, heads=4, key_value_heads=2, head_dim=16, mlp=128, vocabulary=512)
@@ -110,7 +110,7 @@ def test_at_least_as_even_as_karmarkar_karp(seed: int):
     schedule = schedule_step(tokens, cost, ranks=ranks, token_cap=4096)
     mine = np.bincount(schedule.rank, cost, ranks).max()
     assert schedule.figures.dummies == 0
-    assert mine <= largest_part(cost.tolist(), ranks) * (1 + WORTH)
+    assert mine <= karmarkar_karp_sums(cost.tolist(), ranks)[-1] * (1 + WORTH)
 
 
 @pytest.mark.parametrize(("samples", "sigma"), [(3_000, 0.5), (60_000, 0.5), (60_000, 1.0)])
