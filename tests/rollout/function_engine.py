@@ -1,6 +1,7 @@
 """A generation engine that is a function of its arguments: what the engine protocol promises, in a few lines."""
 
 import asyncio
+import contextlib
 import hashlib
 import json
 from collections.abc import Callable
@@ -58,3 +59,18 @@ class BytesTokenizer:
 
     def apply_chat_template(self, conversation: Any, *, tokenize: bool, add_generation_prompt: bool) -> str:
         return "".join(f"<{m['role']}>{m['content']}" for m in conversation) + "<assistant>"
+
+
+@dataclass(kw_only=True)
+class FunctionServer:
+    """The handle of an engine that is another one after each restart: `running`, `client()`, `restart()`."""
+
+    engines: list[FunctionEngine]
+    restarts: int = 0
+    running: bool = True
+
+    def client(self) -> contextlib.AbstractAsyncContextManager[FunctionEngine]:
+        return contextlib.nullcontext(self.engines[self.restarts])
+
+    def restart(self) -> None:
+        self.restarts += 1
