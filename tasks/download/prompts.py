@@ -77,9 +77,9 @@ def one_prompt(data: Data, row: Row, render: Render | None) -> dict[str, str]:
         raise RowFault(row.fault)
     prompt, label = (_present(row, key) for key in (data.prompt_key, data.label_key))
     metadata = _metadata(row)
-    text = _chat(prompt, render) if render else _plain(prompt)
     if data.prompt_template:
-        text = fill(data.prompt_template, {**metadata, "prompt": text})
+        prompt = fill(data.prompt_template, {**metadata, "prompt": _plain(prompt)})
+    text = _chat(prompt, render) if render else _plain(prompt)
     if not text:
         raise RowFault("the prompt is empty")
     return {

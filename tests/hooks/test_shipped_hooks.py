@@ -81,6 +81,13 @@ def test_a_revision_of_plain_text_and_of_messages():
     assert revised[1] == {"role": "user", "content": "3+4?\n\nDraft of an answer:\n> 8\n> 9\n\nAgain."}
 
 
+def test_a_revision_by_a_template_of_the_scenario():
+    options = {"revision": "{prompt} {draft}\n{question}"}
+    assert subagents.revision_prompt("1 + 1 = 2\n3 + 4 =", "{question}", options) == (
+        "1 + 1 = 2\n3 + 4 = {question}\n3 + 4 ="
+    )
+
+
 def test_hooks_import_nothing_of_the_pipeline():
     folder = Path(fanout.__file__).parent
     for path in sorted(folder.rglob("*.py")):
