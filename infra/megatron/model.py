@@ -1,0 +1,50 @@
+"""The model under training: Megatron-core's GPTModel from local parts, wrapped in Megatron's data parallelism."""
+
+from typing import Any
+
+import torch
+from megatron.core import parallel_state
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+from megatron.core.models.gpt import GPTModel
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
+from megatron.core.transformer.transformer_config import TransformerConfig
+
+from infra.megatron.attention import PackedAttention
+from infra.megatron.config import ModelShape
+from infra.megatron.device import Device
+
+
+class RMSNorm(torch.nn.RMSNorm):
+    """torch's RMSNorm that tells Megatron to add up its gradient over the sequence-parallel ranks."""
+
+    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_: Any):
+        super().__init__(hidden_size, eps=eps, dtype=config.params_dtype)
+        self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+
+
+def build_model(shape: ModelShape, config: TransformerConfig, device: Device) -> GPTModel:
+    """This rank's part of the model, its weights not yet set."""
+    layer = get_gpt_layer_local_spec(normalization="RMSNorm")
+    parts: Any = layer.submodules
+    parts.self_attention.submodules.core_attention = PackedAttention
+    parts.input_layernorm = parts.pre_mlp_layernorm = RMSNorm
+    layers = [layer] * get_num_layers_to_build(config)
+    model = GPTModel(
+        config=config,
+        transformer_layer_spec=TransformerBlockSubmodules(layer_specs=layers, layer_norm=RMSNorm),  # type: ignore[arg-type]
+        vocab_size=shape.padded_vocabulary(config.tensor_model_parallel_size),
+        max_sequence_length=shape.positions,
+        pre_process=parallel_state.is_pipeline_first_stage(),
+        post_process=parallel_state.is_pipeline_last_stage(),
+        share_embeddings_and_output_weights=shape.tied_embeddings,
+        position_embedding_type="rope",
+        rotary_base=shape.rope_base,  # type: ignore[arg-type]
+    )
+    return model.to(device.torch_device)
+
+
+def data_parallel(model: GPTModel, config: TransformerConfig) -> DistributedDataParallel:
+    """Megatron's wrapper with float32 gradients, reduced to the rank's shard for the distributed optimizer."""
+    settings = DistributedDataParallelConfig(use_distributed_optimizer=True, grad_reduce_in_fp32=True)
+    return DistributedDataParallel(config, settings, model)

@@ -1,0 +1,153 @@
+"""One trainer rank, the class behind a Ray actor. Ranks read plan and rollouts from the store themselves."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from infra.megatron.layout import Layout
+from infra.megatron.reports import RankIteration, SampleLogProbs
+from infra.records.plan import PlannedSample, TrainingPlan
+from infra.records.rollouts import RolloutsRef, read_table
+from infra.records.sources import ModelRef
+from infra.run import Run
+from infra.store import ObjectRef
+
+if TYPE_CHECKING:
+    from infra.megatron.device import Kind
+    from infra.megatron.weights import PushResult
+
+
+MEETING_SECONDS = 300.0
+
+
+class TrainerRank:
+    """Every method but `rendezvous` is a collective: the driver calls it on all ranks at once.
+
+    torch and Megatron-core are imported by `start`, after the process has its environment.
+    """
+
+    def __init__(self, run: Run, model: ModelRef, rank: int, kind: Kind):
+        self.run, self.model_ref, self.rank = run, model, rank
+        self.kind: Kind = kind
+        self.layout = Layout.of(run.scenario.training)
+
+    def rendezvous(self, host: str) -> int:
+        """Rank 0 opens the store that the ranks meet at, and says on which port."""
+        from torch.distributed import TCPStore  # type: ignore[reportPrivateImportUsage]
+
+        self._meeting = TCPStore(host, 0, None, is_master=True, wait_for_workers=False)
+        return self._meeting.port
+
+    def start(self, host: str, port: int) -> int:
+        """Join the other ranks and load the model. Returns this process's id."""
+        import torch.distributed as dist
+        from torch.distributed import TCPStore  # type: ignore[reportPrivateImportUsage]
+
+        from infra.megatron.core import TrainerCore
+        from infra.megatron.device import Device
+
+        scenario = self.run.scenario
+        device = Device.prepare(self.kind, scenario.dtype, deterministic=scenario.deterministic)
+        # The driver's deadline comes first: it can say what took too long.
+        limit = datetime.timedelta(seconds=scenario.training.deadline_seconds + MEETING_SECONDS)
+        meeting = self._meeting if self.rank == 0 else TCPStore(host, port, None, is_master=False, timeout=limit)
+        dist.init_process_group(
+            device.backend, store=meeting, rank=self.rank, world_size=self.layout.world_size, timeout=limit
+        )
+        self.core = TrainerCore.build(scenario, self.layout, device, self.model_ref.path)
+        return os.getpid()
+
+    def train(self, rollouts: RolloutsRef, plan: ObjectRef, publish_gradients: frozenset[int]) -> RankIteration:
+        """All steps of one iteration. Log-probs of every step come first, from the weights of its beginning.
+
+        Raises:
+            NumericFailure: a loss or gradient is not finite.
+        """
+        from infra.ledger import LedgerWriter
+        from infra.megatron.forward import TrainingBatch
+        from infra.megatron.state import publish_shard
+        from infra.megatron.step import StepRunner
+
+        plan_record = TrainingPlan.from_dict(self.run.store.read_json(plan))
+        packer = self._packer(rollouts.table)
+        place = self.core.place
+        packed = [[packer.pack(b.samples) for b in step.ranks[place.data]] for step in plan_record.steps]
+        # The same packing as in training: on the first step the ratio is 1 to the bit.
+        temperature = self.run.scenario.rollout.temperature
+        old = [self._log_probs(batches, temperature) for batches in packed]
+        with self.core.reference_weights():
+            wanted = self.run.scenario.training.kl_coefficient > 0
+            reference = [self._log_probs(b, temperature) if wanted else [None] * len(b) for b in packed]
+        with LedgerWriter(self.run.run_id, "training", rollouts.iteration, self.run.spool) as ledger:
+            runner = StepRunner(
+                core=self.core,
+                run=self.run,
+                iteration=rollouts.iteration,
+                rollouts_per_step=plan_record.global_batch_size,
+                ledger=ledger,
+            )
+            steps = []
+            for step, *columns in zip(plan_record.steps, packed, old, reference, strict=True):
+                items = [TrainingBatch(batch=b, old=o, reference=r) for b, o, r in zip(*columns, strict=True)]
+                steps.append(runner.take(step, items, publish_gradient=step.index in publish_gradients))
+            segment = ledger.seal(self.run.store)
+        return RankIteration(
+            rank=self.rank,
+            steps=tuple(steps),
+            log_probs=tuple(_by_sample(packed, old)) if place.leader else (),
+            ledger=segment,
+            rollouts_seen=self.core.optimizer.rollouts,
+            state=publish_shard(self.run, rollouts.iteration, self.core),
+        )
+
+    def log_probs(self, table: ObjectRef, rows: Sequence[int], temperature: float) -> list[list[float]]:
+        """[response_length] each, of this data-parallel share's rows; empty on ranks that do not lead their share."""
+        packer = self._packer(table)
+        samples = [PlannedSample(row=r, rollout_id=0, sibling=0, weight=0.0) for r in rows]
+        batches = [packer.pack([s]) for s in samples]
+        found = self._log_probs(batches, temperature) if batches else []
+        return [x.tolist() for x in found] if self.core.place.leader else []
+
+    def push_weights(self, urls: Sequence[str], version: str) -> PushResult | None:
+        """Rank 0 sends the whole model; the others take part in gathering it."""
+        from infra.megatron.weights import push
+
+        weights = self.core.whole_weights()
+        return push(weights, urls, version) if self.rank == 0 else None
+
+    def load_state(self, shard: ObjectRef, rollouts_seen: int) -> str:
+        """Become the rank that published the shard; returns the weights digest on rank 0."""
+        from infra.megatron.state import load_shard
+
+        load_shard(self.run, shard, rollouts_seen, self.core)
+        return self.core.whole_digest()
+
+    def weights_digest(self) -> str:
+        return self.core.whole_digest()
+
+    def _packer(self, table: ObjectRef):
+        from infra.megatron.packing import Packer
+
+        return Packer(read_table(self.run.store, table), self.layout, self.core.place, self.core.device.torch_device)
+
+    def _log_probs(self, batches: list, temperature: float) -> list:
+        """[responses] of each micro-batch on the last pipeline stage; None elsewhere."""
+        from infra.megatron.forward import LogProbForward, forward_only
+
+        step = LogProbForward(shape=self.core.shape, temperature=temperature)
+        found = forward_only(self.core.wrapped, step, batches)
+        return found if self.core.place.last_stage else [None] * len(batches)
+
+
+def _by_sample(packed: list, log_probs: list) -> list[SampleLogProbs]:
+    """Each sample once: a dummy repeats a sample that is there anyway."""
+    return [
+        SampleLogProbs(rollout_id=sample.rollout_id, sibling=sample.sibling, log_probs=values.float().cpu().numpy())
+        for batches, step in zip(packed, log_probs, strict=True)
+        for batch, found in zip(batches, step, strict=True)
+        for sample, values in zip(batch.samples, batch.split(found), strict=True)
+        if not sample.dummy
+    ]

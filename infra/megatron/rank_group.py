@@ -1,0 +1,151 @@
+"""The trainer ranks as the driver sees them: Ray actors in one placement group that work, and end, together."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import ActorDiedError, RayActorError, RayError, RayTaskError
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from infra.errors import FanlineError, TrainerUnavailable
+from infra.megatron.rank import TrainerRank
+from infra.ray_cluster import ROOT, RayCluster
+
+LOOK_SECONDS = 1.0
+GRACE_SECONDS = 5.0  # after one rank's error, for a dead peer to be noticed: its neighbours see a closed socket first
+PLACEMENT_SECONDS = 60.0
+SHARED_MEMORY = Path("/dev/shm")
+
+Arguments = Callable[[int], tuple[Any, ...]]
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A collective call in flight: one answer a rank, by rank."""
+
+    what: str
+    answers: list[ray.ObjectRef]
+
+
+@dataclass
+class RankGroup:
+    """One actor a rank, each with one CPU and one GPU of the cluster."""
+
+    cluster: RayCluster
+    run_id: str
+    rank_type: type[TrainerRank] = TrainerRank
+    actors: list[Any] = field(default_factory=list)
+    pids: list[int] = field(default_factory=list)
+    bundles: PlacementGroup | None = None
+
+    def create(self, ranks: int, environment: dict[str, str], arguments: Arguments) -> None:
+        """Reserve the bundles and create the actors; their imports go on when this returns.
+
+        Raises:
+            TrainerUnavailable: the cluster has not the CPUs and GPUs; gives both numbers.
+        """
+        self.bundles = placement_group([{"CPU": 1, "GPU": 1}] * ranks, strategy="PACK")
+        if not self.bundles.wait(PLACEMENT_SECONDS):
+            has = ray.cluster_resources()
+            raise TrainerUnavailable(
+                f"The trainer of run {self.run_id} needs {ranks} CPUs and GPUs; the Ray cluster has "
+                f"{has.get('CPU', 0):.0f} CPUs and {has.get('GPU', 0):.0f} GPUs, not all free.",
+                next_step="Free them, or lower the parallel sizes of the scenario.",
+                ids=[self.run_id],
+            )
+        actor = ray.remote(num_cpus=1, num_gpus=1, max_restarts=0)(self.rank_type)
+        for rank in range(ranks):
+            place = PlacementGroupSchedulingStrategy(self.bundles, rank)
+            variables = {**environment, "PYTHONPATH": str(ROOT)}
+            options = {"scheduling_strategy": place, "runtime_env": {"env_vars": variables}}
+            self.actors.append(actor.options(**options).remote(*arguments(rank)))
+
+    def call(self, method: str, arguments: Arguments, what: str) -> Waiting:
+        """Call a method on all ranks, each with arguments of its own; `what` names it in errors."""
+        answers = [getattr(actor, method).remote(*arguments(rank)) for rank, actor in enumerate(self.actors)]
+        return Waiting(what, answers)
+
+    def wait(self, call: Waiting, seconds: float) -> list[Any]:
+        """All ranks' answers, by rank. When one fails, all ranks are killed.
+
+        Raises:
+            TrainerUnavailable: a rank died or failed, the cluster is gone, or the deadline passed; names the ranks.
+            FanlineError: what a rank raised itself (a numeric failure, a store that refuses).
+        """
+        try:
+            self._wait_for_all(call, time.monotonic() + seconds, seconds)
+            return ray.get(call.answers)
+        except BaseException:
+            self.kill()
+            raise
+
+    def _wait_for_all(self, call: Waiting, deadline: float, seconds: float) -> None:
+        pending = list(call.answers)
+        while pending:
+            self.cluster.check()
+            done, pending = ray.wait(pending, num_returns=1, timeout=LOOK_SECONDS)
+            if any(_error_of(answer) for answer in done):
+                self._raise_the_cause(call)
+            if pending and time.monotonic() > deadline:
+                late = [rank for rank, answer in enumerate(call.answers) if answer in pending]
+                raise self._unavailable(f"rank {_join(late)} took more than {seconds:g} s for {call.what}", late)
+
+    def _raise_the_cause(self, call: Waiting) -> None:
+        """Of several ranks' errors the one that explains the others: a named one, then a dead rank, then any."""
+        deadline = time.monotonic() + GRACE_SECONDS
+        while True:
+            done, pending = ray.wait(call.answers, num_returns=len(call.answers), timeout=LOOK_SECONDS / 10)
+            found = [(call.answers.index(answer), _error_of(answer)) for answer in done]
+            errors = sorted([(rank, error) for rank, error in found if error], key=lambda e: e[0])
+            for _, error in errors:
+                if isinstance(error, RayTaskError) and isinstance(error.cause, FanlineError):
+                    raise error.cause
+            dead = [rank for rank, error in errors if isinstance(error, RayActorError)]
+            if dead or not pending or time.monotonic() > deadline:
+                break
+        self.cluster.check()
+        if dead:
+            raise self._unavailable(f"rank {_join(dead)} died during {call.what}", dead)
+        rank, error = errors[0]
+        raise self._unavailable(f"rank {rank} failed during {call.what}: {error}", [rank]) from error
+
+    def kill(self) -> None:
+        """End all ranks, give the bundles back and remove the tensors that they left in shared memory."""
+        for actor in self.actors:
+            with contextlib.suppress(ActorDiedError):
+                ray.kill(actor)
+        self.actors = []
+        if self.bundles is not None:
+            remove_placement_group(self.bundles)
+            self.bundles = None
+        for pid in self.pids:
+            for block in SHARED_MEMORY.glob(f"torch_{pid}_*"):
+                block.unlink(missing_ok=True)
+        self.pids = []
+
+    def _unavailable(self, what: str, ranks: Sequence[int]) -> TrainerUnavailable:
+        return TrainerUnavailable(
+            f"The trainer of run {self.run_id} is gone: {what}.",
+            next_step=f"Resume the run; Ray's output is in {self.cluster.log_path}.",
+            ids=[self.run_id, *ranks],
+        )
+
+
+def _error_of(answer: ray.ObjectRef) -> RayError | None:
+    """The error that a finished answer holds, if it holds one."""
+    try:
+        ray.get(answer)
+    except RayError as error:
+        return error
+    return None
+
+
+def _join(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks))

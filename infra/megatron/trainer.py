@@ -1,0 +1,197 @@
+"""The trainer of a run, on the driver's side: starts the ranks, hands them references, puts their reports together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from infra.errors import ConfigurationError, TrainerUnavailable
+from infra.megatron.device import actor_environment, resolve
+from infra.megatron.layout import Layout
+from infra.megatron.rank import TrainerRank
+from infra.megatron.rank_group import RankGroup, Waiting
+from infra.megatron.reports import RankIteration, combine
+from infra.ray_cluster import RayCluster
+from infra.records.plan import TrainingPlan
+from infra.records.rollouts import RolloutsRef, log_probs_table, write_table
+from infra.records.sources import ModelRef
+from infra.records.training import TrainedIteration
+from infra.run import Run
+from infra.store import ObjectRef, canonical_json, sha256
+
+if TYPE_CHECKING:
+    from infra.megatron.weights import PushResult
+
+STATE_VERSION = 1
+START_SECONDS = 300.0
+LOOPBACK = "127.0.0.1"
+
+
+class MegatronTrainer:
+    """Megatron-core ranks in Ray actors. Context manager: entering starts the ranks, `wait_ready` waits for them.
+
+    Any failure of a rank ends all of them; a new trainer continues from a published state.
+    """
+
+    def __init__(self, run: Run, model: ModelRef, cluster: RayCluster, *, rank_type: type[TrainerRank] = TrainerRank):
+        self.run, self.model, self.cluster = run, model, cluster
+        self.layout = Layout.of(run.scenario.training)
+        self.ranks = RankGroup(cluster, run.run_id, rank_type)
+        self._starting: Waiting | None = None
+
+    def start(self) -> None:
+        """Create the ranks; they load the model while the caller goes on."""
+        refuse_untrainable(self.run)
+        self.cluster.connect()
+        kind = resolve(self.run.scenario)
+        environment = actor_environment(kind)
+        self.ranks.create(self.layout.world_size, environment, lambda rank: (self.run, self.model, rank, kind))
+        meeting = self.ranks.actors[0].rendezvous.remote(LOOPBACK)
+        self._starting = self.ranks.call("start", lambda _: (LOOPBACK, meeting), "its start")
+
+    def wait_ready(self) -> None:
+        """Until every rank holds the model.
+
+        Raises:
+            TrainerUnavailable: a rank died, or did not get ready in time.
+            ConfigurationError: the model or the layout can not be trained.
+        """
+        if self._starting is not None:
+            self.ranks.pids = self.ranks.wait(self._starting, START_SECONDS)
+            self._starting = None
+
+    def train(self, rollouts: RolloutsRef, plan: ObjectRef, *, publish_gradients: set[int]) -> TrainedIteration:
+        """All steps of a plan.
+
+        Args:
+            publish_gradients: indices of the steps whose unclipped gradient goes to the store.
+        Raises:
+            TrainerUnavailable: a rank died or took longer than the scenario's deadline; names rank and iteration.
+            NumericFailure: a loss or gradient is not finite; names step and rollouts.
+        """
+        record = TrainingPlan.from_dict(self.run.store.read_json(plan))
+        if record.data_parallel != self.layout.data:
+            raise ConfigurationError(
+                f"The plan {plan.key} is for {record.data_parallel} data-parallel ranks, the trainer has "
+                f"{self.layout.data}.",
+                ids=[plan.key],
+            )
+        asked = frozenset(publish_gradients)
+        reports: list[RankIteration] = self._together(
+            "train", lambda _: (rollouts, plan, asked), f"iteration {rollouts.iteration}"
+        )
+        by_step = zip(*(r.steps for r in reports), strict=True)
+        steps = tuple(combine(rollouts.iteration, s, ranks) for s, ranks in zip(record.steps, by_step, strict=True))
+        digest = steps[-1].weights_digest
+        return TrainedIteration(
+            iteration=rollouts.iteration,
+            plan=plan,
+            steps=steps,
+            log_probs=self._publish_log_probs(rollouts.iteration, reports),
+            state=self._publish_state(rollouts.iteration, reports, digest),
+            weights_digest=digest,
+            weight_version=f"{rollouts.iteration + 1:04d}-{digest[:12]}",
+            ledger=tuple(r.ledger for r in reports),
+        )
+
+    def log_probs(self, table: ObjectRef, rows: list[int], temperature: float) -> list[list[float]]:
+        """[rows][response_length] log-probs of stored samples under the current weights, at a temperature."""
+        shares = [rows[k :: self.layout.data] for k in range(self.layout.data)]
+        answers = self._together(
+            "log_probs", lambda rank: (table, shares[self._data_rank(rank)], temperature), "log-probs"
+        )
+        found: list[list[float]] = [[] for _ in rows]
+        for rank, answer in enumerate(answers):
+            if answer:
+                found[self._data_rank(rank) :: self.layout.data] = answer
+        return found
+
+    def push_weights(self, engine_urls: list[str], version: str) -> PushResult:
+        """Send the current weights to every engine, as a version.
+
+        Raises:
+            EngineUnavailable: an engine does not take them.
+        """
+        return self._together("push_weights", lambda _: (engine_urls, version), f"the push of weights {version}")[0]
+
+    def load_state(self, state: ObjectRef) -> str:
+        """Continue as the trainer that published the state, to the bit; returns the weights digest.
+
+        Raises:
+            ConfigurationError: the state is of another layout, model or version.
+            TrainerUnavailable: the loaded weights are not those of the manifest.
+        """
+        manifest = self.run.store.read_json(state)
+        self._refuse_other_state(state, manifest)
+        shards = [ObjectRef.from_dict(s["ref"]) for s in manifest["shards"]]
+        digest = self._together(
+            "load_state", lambda rank: (shards[rank], manifest["rollouts_seen"]), f"loading {state.key}"
+        )[0]
+        if digest != manifest["weights_digest"]:
+            raise TrainerUnavailable(
+                f"After loading {state.key} the weights have digest {digest[:12]}, the state is of "
+                f"{manifest['weights_digest'][:12]}.",
+                ids=[state.key],
+            )
+        return digest
+
+    def weights_digest(self) -> str:
+        """sha256 over sorted Hugging Face names and float32 bytes."""
+        return self._together("weights_digest", lambda _: (), "the weights digest")[0]
+
+    def stop(self) -> None:
+        """End all ranks."""
+        self.ranks.kill()
+
+    def _together(self, method: str, arguments: Any, what: str) -> list[Any]:
+        self.wait_ready()
+        call = self.ranks.call(method, arguments, what)
+        return self.ranks.wait(call, self.run.scenario.training.deadline_seconds)
+
+    def _data_rank(self, rank: int) -> int:
+        inner = self.layout.tensor * self.layout.context
+        return rank // inner % self.layout.data
+
+    def _publish_log_probs(self, iteration: int, reports: Sequence[RankIteration]) -> ObjectRef:
+        samples = sorted((s for r in reports for s in r.log_probs), key=lambda s: (s.rollout_id, s.sibling))
+        rows = [{"rollout_id": s.rollout_id, "sibling": s.sibling, "log_probs": s.log_probs} for s in samples]
+        key = self.run.key("iterations", iteration, "trainer-log-probs-{digest}.parquet")
+        return write_table(self.run.store, key, log_probs_table(rows))
+
+    def _publish_state(self, iteration: int, reports: Sequence[RankIteration], digest: str) -> ObjectRef:
+        shards = [r.state for r in reports]
+        manifest = {
+            "version": STATE_VERSION,
+            "iteration": iteration,
+            "layout": self.layout.to_dict(),
+            "model": self.model.digest,
+            "rollouts_seen": reports[0].rollouts_seen,
+            "weights_digest": digest,
+            "shards": [{"rank": s.rank, "ref": s.ref.to_dict(), "parts": s.parts} for s in shards],
+        }
+        name = f"manifest-{sha256(canonical_json(manifest))[:12]}.json"
+        return self.run.store.publish_json(self.run.key("iterations", iteration, "state", name), manifest)
+
+    def _refuse_other_state(self, state: ObjectRef, manifest: dict[str, Any]) -> None:
+        here = {"version": STATE_VERSION, "layout": self.layout.to_dict(), "model": self.model.digest}
+        for name, value in here.items():
+            if manifest[name] != value:
+                raise ConfigurationError(
+                    f"The state {state.key} has {name} {manifest[name]}, this trainer has {value}.",
+                    next_step="Resume with the scenario and the code that wrote it.",
+                    ids=[state.key],
+                )
+
+    def __enter__(self) -> MegatronTrainer:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self.stop()
+
+
+def refuse_untrainable(run: Run) -> None:
+    """Raises ConfigurationError for a loss that this trainer does not compute."""
+    if run.scenario.training.estimator == "gae":
+        raise ConfigurationError("training.estimator gae needs a critic, and the trainer has none.")

@@ -1,0 +1,179 @@
+"""Real Megatron-core ranks in Ray actors, against plain transformers in float64 and against themselves."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import ray
+import torch
+from safetensors.torch import load, load_file
+
+from infra.errors import ConfigurationError, TrainerUnavailable
+from infra.ledger import read_segment
+from infra.megatron.numeric import NumericFailure
+from infra.megatron.trainer import MegatronTrainer
+from infra.ray_cluster import RayCluster
+from infra.records.rollouts import RolloutsRef, read_table, with_column, write_table
+from infra.records.sources import ModelRef
+from infra.records.training import TrainedIteration
+from infra.run import Run
+from tests.infra.megatron.counting_rank import CountingRank
+from tests.infra.megatron.reference import first_step, largest_relative_error
+from tests.infra.megatron.samples import FAN_OUTS, TEMPERATURE, make_run, write_model, write_plan, write_rollouts
+
+pytestmark = pytest.mark.trainer
+
+LAYOUTS = {
+    "data": ("qwen2", True, {"data_parallel": 2}),
+    "tensor": ("llama", False, {"data_parallel": 1, "tensor_parallel": 2, "sequence_parallel": True}),
+    "pipeline": ("qwen2", True, {"data_parallel": 1, "pipeline_parallel": 2}),
+    "context": ("qwen2", False, {"data_parallel": 1, "context_parallel": 2}),
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> ModelRef:
+    return write_model(tmp_path_factory.mktemp("model"), tied=True)
+
+
+def rows_of(run: Run, rollouts: RolloutsRef) -> list[dict]:
+    return read_table(run.store, rollouts.table).to_pylist()
+
+
+def train(trainer: MegatronTrainer, run: Run, iteration: int = 0, gradients: tuple[int, ...] = ()) -> TrainedIteration:
+    rollouts = write_rollouts(run, iteration)
+    plan = write_plan(run, rows_of(run, rollouts), iteration)
+    return trainer.train(rollouts, plan, publish_gradients=set(gradients))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_first_step_is_that_of_plain_transformers(layout: str, tmp_path: Path, ray_cluster: RayCluster) -> None:
+    family, tied, sizes = LAYOUTS[layout]
+    model = write_model(tmp_path / "model", family, tied=tied)
+    run = make_run(tmp_path, f"first-step-{layout}", **sizes)
+    with MegatronTrainer(run, model, ray_cluster) as trainer:
+        before = trainer.weights_digest()
+        trained = train(trainer, run, gradients=(0,))
+        again = trainer.log_probs(write_rollouts(run).table, [3, 0, 5], TEMPERATURE)
+    rows = rows_of(run, write_rollouts(run))
+    step = trained.steps[0]
+    wanted = first_step(model.path, rows, list(step.rollout_terms), TEMPERATURE)
+
+    assert before == digest_of(model.path)
+    assert step.rollout_terms == pytest.approx(wanted.terms, rel=1e-5)
+    assert step.gradient is not None
+    gradient = load(run.store.read(step.gradient))
+    error, where = largest_relative_error(gradient, wanted.gradient)
+    assert error < 1e-5, where
+    norm = torch.stack([g.square().sum() for g in wanted.gradient.values()]).sum().sqrt().item()
+    assert step.gradient_norm == pytest.approx(norm, rel=1e-5)
+    assert step.max_ratio_error == step.approx_kl == step.clip_fraction == 0
+    assert trained.steps[1].max_ratio_error > 0.01
+    published = {
+        (r["rollout_id"], r["sibling"]): r["log_probs"] for r in read_table(run.store, trained.log_probs).to_pylist()
+    }
+    assert len(published) == sum(FAN_OUTS)
+    for ids, log_probs in wanted.log_probs.items():
+        assert published[ids] == pytest.approx(log_probs.tolist(), abs=1e-5)
+    assert [len(x) for x in again] == [rows[k]["response_length"] for k in (3, 0, 5)]
+
+
+def digest_of(folder: Path) -> str:
+    """Of the model as it lies on the disk."""
+    from infra.megatron.weights import digest
+
+    return digest(load_file(folder / "model.safetensors"))
+
+
+def test_a_resumed_trainer_continues_to_the_bit(tmp_path: Path, model: ModelRef, ray_cluster: RayCluster) -> None:
+    straight, resumed = make_run(tmp_path / "a", "straight"), make_run(tmp_path / "b", "resumed")
+    with MegatronTrainer(straight, model, ray_cluster) as trainer:
+        first, second = train(trainer, straight, 0), train(trainer, straight, 1)
+    with MegatronTrainer(resumed, model, ray_cluster) as trainer:
+        again = train(trainer, resumed, 0)
+    assert [s.weights_digest for s in again.steps] == [s.weights_digest for s in first.steps]
+    with MegatronTrainer(resumed, model, ray_cluster) as trainer:
+        assert trainer.load_state(again.state) == first.weights_digest
+        continued = train(trainer, resumed, 1)
+    assert continued.weights_digest == second.weights_digest
+    assert shard_digests(resumed, continued) == shard_digests(straight, second)
+
+
+def shard_digests(run: Run, trained: TrainedIteration) -> list[str]:
+    return [s["ref"]["sha256"] for s in run.store.read_json(trained.state)["shards"]]
+
+
+def test_megatron_itself_does_the_step(tmp_path: Path, model: ModelRef, ray_cluster: RayCluster) -> None:
+    run = make_run(tmp_path, "counted")
+    with MegatronTrainer(run, model, ray_cluster, rank_type=CountingRank) as trainer:
+        trained = train(trainer, run)
+        counts = ray.get([actor.counts.remote() for actor in trainer.ranks.actors])
+    steps = len(trained.steps)
+    wanted = {
+        "forward_backward_no_pipelining/forward only": steps,
+        "forward_backward_no_pipelining": steps,
+        "finalize_model_grads": steps,
+        "finish_grad_sync": steps,
+        "step": steps,
+    }
+    assert counts == [wanted, wanted]
+
+
+def test_the_ledger_has_every_sample_once(tmp_path: Path, model: ModelRef, ray_cluster: RayCluster) -> None:
+    run = make_run(tmp_path, "ledger")
+    with MegatronTrainer(run, model, ray_cluster) as trainer:
+        trained = train(trainer, run)
+    events = [e for segment in trained.ledger for e in read_segment(run.store, run.run_id, segment)]
+    by_kind = {kind: [e for e in events if e["event"] == kind] for kind in ("trained", "dummy", "step")}
+    ids = sorted((e["rollout_id"], e["sibling"]) for e in by_kind["trained"])
+    assert ids == [(r, s) for r, fan_out in enumerate(FAN_OUTS) for s in range(fan_out)]
+    assert by_kind["dummy"] and all(e["weight"] == 0 for e in by_kind["dummy"])
+    assert sorted((e["step"], e["rank"]) for e in by_kind["step"]) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+def test_a_killed_rank_is_named_and_nothing_is_left(tmp_path: Path, model: ModelRef, ray_cluster: RayCluster) -> None:
+    run = make_run(tmp_path, "killed")
+    with MegatronTrainer(run, model, ray_cluster) as trainer:
+        trainer.wait_ready()
+        pids = list(trainer.ranks.pids)
+        os.kill(pids[1], signal.SIGKILL)
+        with pytest.raises(TrainerUnavailable, match=r"rank 1 died during iteration 0"):
+            train(trainer, run)
+    wait_until_gone(pids)
+
+
+def wait_until_gone(pids: list[int]) -> None:
+    import time
+
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        time.sleep(0.05)
+
+
+def test_a_deadline_ends_the_iteration(tmp_path: Path, model: ModelRef, ray_cluster: RayCluster) -> None:
+    run = make_run(tmp_path, "late", deadline_seconds=0.001)
+    with (
+        MegatronTrainer(run, model, ray_cluster) as trainer,
+        pytest.raises(TrainerUnavailable, match=r"rank 0, 1 took more than 0.001 s for iteration 0"),
+    ):
+        train(trainer, run)
+
+
+def test_an_infinite_loss_names_step_and_rollouts(tmp_path: Path, model: ModelRef, ray_cluster: RayCluster) -> None:
+    run = make_run(tmp_path, "infinite")
+    table = read_table(run.store, write_rollouts(run).table)
+    rows = table.to_pylist()
+    advantages = [float("inf") if r["rollout_id"] == 5 else r["advantage"] for r in rows]
+    broken = write_table(run.store, run.key("broken.parquet"), with_column(table, "advantage", advantages))
+    rollouts = RolloutsRef(**{**vars(write_rollouts(run)), "table": broken})
+    with MegatronTrainer(run, model, ray_cluster) as trainer, pytest.raises(NumericFailure) as failure:
+        trainer.train(rollouts, write_plan(run, rows), publish_gradients=set())
+    assert failure.value.ids == (0, 1, 5)
+    assert failure.value.verdict == "REGRESSION"
+
+
+def test_state_of_another_layout_is_refused(tmp_path: Path, model: ModelRef, ray_cluster: RayCluster) -> None:
+    run = make_run(tmp_path, "other-layout")
+    state = run.store.publish_json("manifest.json", {"version": 1, "layout": {"data": 4}, "model": model.digest})
+    with pytest.raises(ConfigurationError, match="layout"):
+        MegatronTrainer(run, model, ray_cluster).load_state(state)
