@@ -123,15 +123,13 @@ class Environment:
         options = ["--disable-pip-version-check", "--progress-bar=off"]
         command = [str(self.python), "-m", "pip", "install", *options, *arguments]
         seen, tail = 0, []
-        with (
-            self.log.open("a") as log,
-            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as pip,
-        ):
+        pip = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        with self.log.open("a") as log, pip:
             for line in pip.stdout or ():
                 log.write(line)
                 if not line.startswith("WARNING:"):
                     tail = [*tail[-14:], line]
-                if line.startswith(("Collecting ", "Requirement already satisfied")):
+                if line.startswith(("Collecting ", "Processing ", "Requirement already satisfied")):
                     seen += 1
                     _show_progress(seen, count)
         if pip.returncode:
@@ -156,7 +154,8 @@ def _show_progress(seen: int, count: int) -> None:
 
 def next_step(output: str) -> str:
     """What a person can do about a failure of pip."""
-    if missing := re.search(r"No matching distribution found for (torch==\S+\+cpu)", output):
+    missing = re.search(r"No matching distribution found for (torch==\S+\+cpu)", output)
+    if missing:
         return (
             f"The wheel {missing[1]} for Python {'{}.{}'.format(*sys.version_info[:2])} is not offered by pip's index. "
             "Set PIP_EXTRA_INDEX_URL to PyTorch's index of CPU wheels, or PIP_FIND_LINKS to a folder that holds this "

@@ -15,5 +15,6 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     counts = {kind: len(reporter.stats.get(kind, ())) for kind in NOT_RUN}
     if any(counts.values()) and session.exitstatus == pytest.ExitCode.OK:
         shown = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
+        reporter.ensure_newline()
         reporter.write_line(f"Every test has to run here: {shown}.", red=True)
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
