@@ -89,7 +89,7 @@ def fan_outs(evidence: Evidence) -> Condition:
     sizes: dict[int, int] = {}
     for it in evidence.iterations:
         for s in it.rollouts:
-            sizes[s.rollout_id] = sizes.get(s.rollout_id, 0) + 1
+            sizes[s.index] = sizes.get(s.index, 0) + 1  # by slot: what the hook gave, whatever ids it carries
     seen = sorted(set(sizes.values()))
     lacking = sorted(set(evidence.scenario.checks.expected_fan_outs) - set(seen))
     unmet = f"fan-outs {lacking} never occur (seen: {seen})" if lacking else "no rollout has more than one sample"
@@ -101,7 +101,7 @@ def differing_siblings(evidence: Evidence) -> Condition:
     tokens: dict[int, set[tuple[int, ...]]] = {}
     for it in evidence.iterations:
         for s in it.rollouts:
-            tokens.setdefault(s.rollout_id, set()).add(tuple(s.tokens))
+            tokens.setdefault(s.index, set()).add(tuple(s.tokens))
     differing = sum(len(of) > 1 for of in tokens.values())
     figures = {"rollouts with differing siblings": differing}
     return Condition(met=differing > 0, unmet="siblings are copies of each other in every rollout", figures=figures)
@@ -111,13 +111,15 @@ def spread(evidence: Evidence) -> Condition:
     """Some rollout is split over micro-batches and, with several ranks, over ranks: denominators must survive that."""
     over_batches, over_ranks = 0, 0
     for it in evidence.iterations:
+        slot = {s.key: s.index for s in it.normalised}
         for step in it.plan.steps:
             places: dict[int, set[tuple[int, int]]] = {}
             for rank, batches in enumerate(step.ranks):
                 for number, batch in enumerate(batches):
                     for p in batch.samples:
                         if not p.dummy:
-                            places.setdefault(p.rollout_id, set()).add((rank, number))
+                            of = slot.get((p.rollout_id, p.sibling), p.rollout_id)
+                            places.setdefault(of, set()).add((rank, number))
             over_batches += sum(len(of) > 1 for of in places.values())
             over_ranks += sum(len({rank for rank, _ in of}) > 1 for of in places.values())
     ranks_matter = evidence.scenario.training.data_parallel > 1

@@ -1,5 +1,7 @@
 """The first step of an iteration starts from the weights that generated: ratio 1, and both log-probs agree."""
 
+from collections import Counter
+
 import numpy as np
 
 from infra.records.verdict import CheckResult
@@ -46,11 +48,14 @@ def _first_step(it: IterationEvidence, found: Findings) -> None:
 
 def _differences(it: IterationEvidence, limit: float, found: Findings) -> np.ndarray:
     """[tokens] |engine - trainer| over trained tokens that the current weights generated."""
-    parts = []
+    parts, times = [], Counter(s.key for s in it.normalised)
     for s in trainable(it.normalised):
         engine, trainer = it.engine_log_probs.get(s.key), it.trainer_log_probs.get(s.key)
-        # A hook may keep no engine log-probs, and a rollout that no step takes has none of the trainer.
-        if s.weight_version != it.rollouts_ref.weight_version or engine is None or trainer is None:
+        # A hook may keep no engine log-probs, a rollout that no step takes has none of the trainer; samples that
+        # share their ids can not be told apart, which `identity` is red about.
+        if engine is None or trainer is None or times[s.key] > 1:
+            continue
+        if s.weight_version != it.rollouts_ref.weight_version:
             continue
         if not len(engine) == len(trainer) == s.response_length:
             found.add(f"rollout {s.rollout_id} sibling {s.sibling} has log-probs of another length", s.rollout_id)

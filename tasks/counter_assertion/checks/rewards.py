@@ -15,7 +15,7 @@ from tasks.counter_assertion.evidence import Evidence, IterationEvidence, Stored
 from tasks.counter_assertion.findings import Findings
 
 NAME = "rewards"
-NEEDS = ("rollouts", "prompts")
+NEEDS = ("rollouts", "ledger", "prompts")
 SERVICES = ("hooks.rewards.remote",)  # not asked again: the answer is the service's, and may cost something
 TOLERANCE = 1e-9
 
@@ -52,7 +52,7 @@ async def _grade_again(evidence: Evidence, hook: Hook, found: Findings) -> int:
     args = ScenarioArgs(evidence.scenario, evidence.model.path if evidence.model else "")
     regraded = 0
     for it in evidence.iterations:
-        for unit in _units(it.rollouts, evidence, hook):
+        for unit in _units(it, evidence, hook):
             answers = await _ask(hook, args, [_as_sample(s, evidence.prompts or {}) for s in unit], unit, found)
             for s, answer in zip(unit, answers, strict=True):
                 regraded += 1
@@ -66,16 +66,21 @@ async def _grade_again(evidence: Evidence, hook: Hook, found: Findings) -> int:
     return regraded
 
 
-def _units(samples: Sequence[StoredSample], evidence: Evidence, hook: Hook) -> list[list[StoredSample]]:
+def _units(it: IterationEvidence, evidence: Evidence, hook: Hook) -> list[list[StoredSample]]:
     """What the hook is asked for at once: the last sibling of a rollout, each sibling, or a whole prompt group."""
-    groups: dict[int, list[StoredSample]] = {}
-    for s in samples:
-        groups.setdefault(s.group_index if hook.takes_samples else s.rollout_id, []).append(s)
+    groups: dict[tuple[int, ...], list[StoredSample]] = {}
+    for s in it.rollouts:
+        groups.setdefault((s.group_index,) if hook.takes_samples else (s.rollout_id, s.index), []).append(s)
     if hook.takes_samples:
         return list(groups.values())
     if evidence.scenario.rollout.siblings_scored_apart:
-        return [[s] for s in samples]
-    return [[max(siblings, key=lambda s: s.sibling)] for siblings in groups.values()]
+        return [[s] for s in it.rollouts]
+    answers = [max(siblings, key=lambda s: s.sibling) for siblings in groups.values()]
+    # Where the last sibling, which was graded, is not stored, `ledger` is red and there is nothing to grade again.
+    last: dict[int, int] = {}
+    for e in it.events("generated"):
+        last[e["index"]] = max(last.get(e["index"], 0), e["sibling"])
+    return [[s] for s in answers if s.sibling >= last.get(s.index, 0)]
 
 
 def _as_sample(s: StoredSample, labels: Mapping[str, str]) -> Sample:

@@ -33,7 +33,7 @@ def compare(published: Mapping[str, Tensor], reference: Mapping[str, Tensor]) ->
 
     A head that shares the embedding's weights may be published as well; the reference has it once.
     """
-    lacking = sorted(set(reference) ^ set(published) - {"lm_head.weight"})
+    lacking = sorted((set(reference) - set(published)) | (set(published) - set(reference) - {"lm_head.weight"}))
     scale = {n: float(g.abs().max()) for n, g in reference.items() if g.numel()}
     floor = NEGLIGIBLE * max(scale.values(), default=0.0)
     differences: dict[str, float] = {}

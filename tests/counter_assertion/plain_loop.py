@@ -1,0 +1,385 @@
+"""A training stack of its own, in plain PyTorch, that writes the records the checks read. It shares no loss, plan or
+normalisation with the product, and every step of it is a method, so that a test can put a bug into exactly one of them.
+"""
+
+import random
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import torch
+from safetensors.torch import save
+from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+from infra.ledger import LedgerWriter
+from infra.records.plan import LeftOut, MicroBatch, PlannedSample, Step, TrainingPlan
+from infra.records.rollouts import RolloutsRef, log_probs_table, rollouts_table, write_table
+from infra.records.sources import PROMPTS_SCHEMA, ModelRef, PromptsRef
+from infra.records.training import StepResult, SyncResult, TrainedIteration
+from infra.run import Run
+from infra.scenario.load import validate
+from infra.store import ObjectRef, canonical_json, sha256
+
+VOCABULARY, PROMPT_TOKENS = 24, 4
+PROMPTS = {f"row-{n}": str(n % 2) for n in range(16)}  # prompt id -> label; an answer is the parity of its tokens
+
+
+def scenario(**sections: dict[str, Any]) -> Any:
+    """4 groups of 4 rollouts, fan-out 1 to 3, 2 steps an iteration, dp 2; sections override single fields."""
+    document: dict[str, Any] = {
+        "name": "plain-loop",
+        "seed": 3,
+        "model": "embedded://tiny",
+        "data": "embedded://parity",
+        "rollout": {
+            "iterations": 2,
+            "prompts": 4,
+            "rollouts_per_prompt": 4,
+            "generate": "hooks.subagents.solve_in_parts",
+            "temperature": 0.8,
+            "max_response_tokens": 24,
+        },
+        "normalization": {},
+        "training": {"global_batch_size": 8, "data_parallel": 2, "max_tokens_per_gpu": 24, "learning_rate": 1e-2},
+        "checks": {"expected_fan_outs": [1, 2, 3]},
+    }
+    for name, fields in sections.items():
+        document[name] = {**document[name], **fields} if isinstance(fields, dict) else fields
+    return validate(document, "plain-loop")
+
+
+def tiny_qwen2(folder: Path) -> ModelRef:
+    """A random Qwen2 of 5,000 parameters in Hugging Face layout."""
+    torch.manual_seed(5)
+    config = Qwen2Config(
+        vocab_size=VOCABULARY,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+        tie_word_embeddings=True,
+    )
+    model = Qwen2ForCausalLM(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    model.save_pretrained(folder)
+    size = sum(p.numel() for p in model.parameters())
+    return ModelRef(uri="embedded://random", revision="1", path=folder, digest="0" * 64, parameters=size)
+
+
+@dataclass
+class PlainLoop:
+    """Runs every iteration of `run` and publishes what the checks need; override a method to put a bug in."""
+
+    run: Run
+    model_ref: ModelRef
+
+    def __post_init__(self) -> None:
+        self.policy = AutoModelForCausalLM.from_pretrained(self.model_ref.path, dtype=torch.float64).eval()
+        self.engine = AutoModelForCausalLM.from_pretrained(self.model_ref.path, dtype=torch.float64).eval()
+        self.optimizer = torch.optim.Adam(self.policy.parameters(), lr=self.run.scenario.training.learning_rate)
+        self.version = "v0"
+
+    # What a test may break -------------------------------------------------------------------------------------
+
+    def hook_of(self, index: int) -> str:
+        return self.run.scenario.rollout.generate
+
+    def calls_of(self, index: int) -> list[tuple[str, int]]:
+        return [("called", 1)]
+
+    def rollout_id(self, index: int, sibling: int) -> int:
+        return index
+
+    def fan_out(self, index: int) -> int:
+        return 1 + index % 3
+
+    def label(self, prompt_id: str) -> str:
+        return PROMPTS[prompt_id]
+
+    def grade(self, response: str, label: str) -> float:
+        return float(response == label)
+
+    def mask(self, index: int, length: int) -> list[int]:
+        return [0 if t == 0 and index % 2 else 1 for t in range(length)]
+
+    def stored(self, rows: list[dict]) -> list[dict]:
+        return rows
+
+    def voter(self, row: dict) -> Any:
+        return row["rollout_id"]
+
+    def split(self, rows: list[dict]) -> list[list[int]]:
+        """Row numbers of each step."""
+        ids, size = list(dict.fromkeys(r["rollout_id"] for r in rows)), self.run.scenario.training.global_batch_size
+        steps = [ids[n : n + size] for n in range(0, len(ids) - size + 1, size)]
+        return [[n for n, r in enumerate(rows) if r["rollout_id"] in step] for step in steps]
+
+    def weight(self, row: dict, members: list[dict]) -> float:
+        tokens: dict[int, int] = {}
+        for r in members:
+            tokens[r["rollout_id"]] = tokens.get(r["rollout_id"], 0) + sum(r["loss_mask"])
+        return 1 / (max(1, sum(t > 0 for t in tokens.values())) * max(tokens[row["rollout_id"]], 1))
+
+    def trained_mask(self, row: dict) -> list[int]:
+        return row["loss_mask"]
+
+    def token_loss(self, ratio: torch.Tensor, advantage: float) -> torch.Tensor:
+        return -torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
+
+    def after_backward(self) -> None:
+        """Between backward and the reading of the gradient."""
+
+    def events(self, name: str, lines: list[dict]) -> list[dict]:
+        return lines
+
+    def copy_weights(self) -> None:
+        self.engine.load_state_dict(self.policy.state_dict())
+
+    # The loop --------------------------------------------------------------------------------------------------
+
+    def go(self) -> tuple[Run, ModelRef, PromptsRef]:
+        rows = [{"prompt_id": p, "prompt": p, "label": a, "metadata": "{}"} for p, a in PROMPTS.items()]
+        table = write_table(self.run.store, "prompts.parquet", pa.Table.from_pylist(rows, schema=PROMPTS_SCHEMA))
+        for iteration in range(self.run.scenario.rollout.iterations):
+            self.iterate(iteration)
+        return self.run, self.model_ref, PromptsRef(uri="embedded://parity", revision="1", table=table, rows=len(rows))
+
+    def iterate(self, i: int) -> None:
+        made = self.generate(i)
+        rows = self.stored(made)
+        ref = self.publish_rollouts(i, rows, self.write_rollout_ledger(i, made))
+        self.run.finish("rollout", i, ref.to_dict())
+        rows = self.normalise(rows)
+        rollouts = [{"rollout_id": r} for r in dict.fromkeys(r["rollout_id"] for r in rows)]
+        ledger = self.segment("reward_normalization", i, [("normalised", rollouts)])
+        table = write_table(self.run.store, self.run.key("iterations", i, "normalised.parquet"), rollouts_table(rows))
+        ref = replace(ref, table=table, ledger=(*ref.ledger, ledger))
+        self.run.finish("reward_normalization", i, ref.to_dict())
+        trained = self.train(i, rows)
+        self.run.finish("training", i, trained.to_dict())
+        self.run.finish("sync", i, self.sync(i, rows, trained).to_dict())
+
+    def generate(self, i: int) -> list[dict]:
+        rollout, rows = self.run.scenario.rollout, []
+        for group in range(i * rollout.prompts, (i + 1) * rollout.prompts):
+            for index in range(group * rollout.rollouts_per_prompt, (group + 1) * rollout.rollouts_per_prompt):
+                siblings = [self.sample(i, group, index, k) for k in range(self.fan_out(index))]
+                reward = self.grade(siblings[-1]["response"], siblings[-1]["label"])
+                rows += [{**s, "reward": reward} for s in siblings]
+        return rows
+
+    def sample(self, i: int, group: int, index: int, sibling: int) -> dict:
+        rng, prompt_id = random.Random(f"{self.run.scenario.seed}/{index}/{sibling}"), f"row-{group % len(PROMPTS)}"
+        tokens, length = [rng.randrange(VOCABULARY) for _ in range(PROMPT_TOKENS + sibling)], rng.randrange(2, 8)
+        first = len(tokens)
+        tokens += [rng.randrange(VOCABULARY) for _ in range(length)]
+        return {
+            "iteration": i,
+            "group_index": group,
+            "index": index,
+            "rollout_id": self.rollout_id(index, sibling),
+            "sibling": sibling,
+            "prompt_id": prompt_id,
+            "epoch": 0,
+            "attempt": 1,
+            "prompt": prompt_id,
+            "label": self.label(prompt_id),
+            "response": str(sum(tokens[first:]) % 2),
+            "tokens": tokens,
+            "response_length": length,
+            "loss_mask": self.mask(index, length),
+            "status": "completed",
+            "remove_sample": False,
+            "advantage": None,
+            "weight_version": self.version,
+            "metadata": "{}",
+        }
+
+    def write_rollout_ledger(self, i: int, rows: list[dict]) -> tuple[ObjectRef, ...]:
+        groups: dict[int, dict] = {}
+        for r in rows:
+            group = groups.setdefault(r["group_index"], {k: r[k] for k in ("group_index", "prompt_id", "epoch")})
+            group["indices"] = [*dict.fromkeys([*group.get("indices", []), r["index"]])]
+        slots = {r["index"]: r["group_index"] for r in rows}
+        calls = [
+            (event, {"index": n, "attempt": attempt, "hook": self.hook_of(n), "group_index": g, "reason": "test"})
+            for n, g in slots.items()
+            for event, attempt in self.calls_of(n)
+        ]
+        generated = [
+            {
+                **{k: r[k] for k in ("rollout_id", "sibling", "index")},
+                "tokens_digest": sha256(canonical_json(r["tokens"])),
+            }
+            for r in rows
+        ]
+        graded = [{k: r[k] for k in ("rollout_id", "sibling", "reward")} for r in rows]
+        lines = [("drawn", list(groups.values())), *((event, [line]) for event, line in calls)]
+        return (self.segment("rollout", i, [*lines, ("generated", generated), ("graded", graded)]),)
+
+    def segment(self, stage: str, i: int, events: list[tuple[str, list[dict]]]) -> ObjectRef:
+        with LedgerWriter(self.run.run_id, stage, i, self.run.spool) as ledger:
+            for name in dict.fromkeys(name for name, _ in events):
+                ledger.write_all(name, self.events(name, [line for n, lines in events if n == name for line in lines]))
+            return ledger.seal(self.run.store)
+
+    @torch.no_grad()
+    def publish_rollouts(self, i: int, rows: list[dict], ledger: tuple[ObjectRef, ...]) -> RolloutsRef:
+        store, where = self.run.store, self.run.key("iterations", i)
+        log_probs = [{**_ids(r), "log_probs": self.log_probs(self.engine, r).tolist()} for r in rows]
+        return RolloutsRef(
+            iteration=i,
+            table=write_table(store, f"{where}/rollouts.parquet", rollouts_table(rows)),
+            log_probs=write_table(store, f"{where}/engine.parquet", log_probs_table(log_probs)),
+            ledger=ledger,
+            samples=len(rows),
+            rollouts=len({r["rollout_id"] for r in rows}),
+            generated_tokens=sum(r["response_length"] for r in rows),
+            weight_version=self.version,
+        )
+
+    def normalise(self, rows: list[dict]) -> list[dict]:
+        out = []
+        for row in rows:
+            votes = {self.voter(r): r["reward"] for r in rows if r["group_index"] == row["group_index"]}
+            x = torch.tensor(list(votes.values()), dtype=torch.float64)
+            std = x.std().item() if len(x) > 1 else 0.0
+            out.append({**row, "advantage": (row["reward"] - x.mean().item()) / (std + 1e-6) if std else 0.0})
+        return out
+
+    def log_probs(self, model: Any, row: dict, temperature: float | None = None) -> torch.Tensor:
+        """[response_length]"""
+        first, scale = len(row["tokens"]) - row["response_length"], temperature or self.run.scenario.rollout.temperature
+        table = (model(torch.tensor([row["tokens"]])).logits[0, first - 1 : -1] / scale).log_softmax(-1)
+        return table.gather(-1, torch.tensor(row["tokens"][first:])[:, None])[:, 0]
+
+    def plan(self, i: int, rows: list[dict]) -> TrainingPlan:
+        rule, steps = self.run.scenario.training, []
+        for number, members in enumerate(self.split(rows)):
+            ids = tuple(dict.fromkeys(rows[n]["rollout_id"] for n in members))
+            chosen = [rows[n] for n in members]
+            opened = {r["rollout_id"]: n for n, r in reversed(list(enumerate(chosen))) if sum(r["loss_mask"])}
+            ranks: list[list[MicroBatch]] = [[] for _ in range(rule.data_parallel)]
+            for n, (row_number, row) in enumerate(zip(members, chosen, strict=True)):
+                weight = self.weight(row, chosen)
+                planned = PlannedSample(
+                    row=row_number, weight=weight, opens_rollout=opened.get(row["rollout_id"]) == n, **_ids(row)
+                )
+                batch = MicroBatch(samples=(planned,), tokens=len(row["tokens"]), cost=1.0)
+                ranks[n % rule.data_parallel].append(batch)
+            longest = max(map(len, ranks))
+            dummy = PlannedSample(row=members[0], weight=0.0, dummy=True, **_ids(chosen[0]))
+            fill = MicroBatch(samples=(dummy,), tokens=len(chosen[0]["tokens"]), cost=1.0)
+            full = tuple(tuple(r) + (fill,) * (longest - len(r)) for r in ranks)
+            steps.append(Step(index=number, rollout_ids=ids, rollouts_in_mean=len(opened), ranks=full))
+        taken = {r for s in steps for r in s.rollout_ids}
+        left = tuple(LeftOut(rollout_id=r, reason="trailing") for r in _rollouts(rows) if r not in taken)
+        return TrainingPlan(
+            iteration=i,
+            global_batch_size=rule.global_batch_size,
+            data_parallel=rule.data_parallel,
+            token_cap=rule.max_tokens_per_gpu,
+            loss_mean=rule.loss_mean,
+            steps=tuple(steps),
+            left_out=left,
+        )
+
+    def train(self, i: int, rows: list[dict]) -> TrainedIteration:
+        plan = self.plan(i, rows)
+        with torch.no_grad():
+            old = [self.log_probs(self.policy, r) for r in rows]
+        steps = tuple(self.step(i, s, rows, old, publish=i == 0 and s.index == 0) for s in plan.steps)
+        lines: dict[int, list[tuple[str, list[dict]]]] = {}
+        for s in plan.steps:
+            for rank, batches in enumerate(s.ranks):
+                for number, batch in enumerate(batches):
+                    for p in batch.samples:
+                        line = {"step": s.index, "rank": rank, "micro_batch": number, "row": p.row, "weight": p.weight}
+                        ids = {"rollout_id": p.rollout_id, "sibling": p.sibling}
+                        lines.setdefault(rank, []).append(("dummy" if p.dummy else "trained", [{**line, **ids}]))
+        store, where = self.run.store, self.run.key("iterations", i)
+        log_probs = [{**_ids(r), "log_probs": o.tolist()} for r, o in zip(rows, old, strict=True)]
+        return TrainedIteration(
+            iteration=i,
+            plan=store.publish_json(f"{where}/plan.json", plan.to_dict()),
+            steps=steps,
+            log_probs=write_table(store, f"{where}/trainer.parquet", log_probs_table(log_probs)),
+            state=store.publish_json(f"{where}/state.json", {"iteration": i}),
+            weights_digest=self.digest(),
+            weight_version=f"v{i + 1}",
+            ledger=tuple(self.segment("training", i, events) for events in lines.values()),
+        )
+
+    def step(self, i: int, step: Step, rows: list[dict], old: list[torch.Tensor], *, publish: bool) -> StepResult:
+        self.optimizer.zero_grad()
+        terms, moved = dict.fromkeys(step.rollout_ids, 0.0), [torch.zeros(1, dtype=torch.float64)]
+        for p in step.samples():
+            row = rows[p.row]
+            keep = torch.tensor(self.trained_mask(row), dtype=torch.bool)
+            ratio = (self.log_probs(self.policy, row) - old[p.row]).exp()
+            loss = (p.weight * self.token_loss(ratio, row["advantage"])[keep]).sum()
+            loss.backward()
+            terms[p.rollout_id] += step.rollouts_in_mean * loss.item()
+            moved.append((ratio.detach() - 1)[keep])
+        self.after_backward()
+        gradient = {n: p.grad.float() for n, p in self.policy.named_parameters() if p.grad is not None}
+        norm = sum((g.double() ** 2).sum().item() for g in gradient.values()) ** 0.5
+        published = self.run.store.publish(f"gradients/{i}-{step.index}", save(gradient)) if publish else None
+        self.optimizer.step()
+        errors = torch.cat(moved)
+        return StepResult(
+            iteration=i,
+            step=step.index,
+            loss=sum(terms.values()) / max(step.rollouts_in_mean, 1),
+            rollout_terms=terms,
+            gradient_norm=norm,
+            learning_rate=self.run.scenario.training.learning_rate,
+            clip_fraction=0.0,
+            max_ratio_error=errors.abs().max().item(),
+            approx_kl=-errors.log1p().mean().item(),
+            entropy=0.0,
+            tokens=len(errors) - 1,
+            seconds=0.0,
+            weights_digest=self.digest(),
+            gradient=published,
+        )
+
+    def digest(self) -> str:
+        return sha256(b"".join(p.detach().numpy().tobytes() for p in self.policy.parameters()))
+
+    @torch.no_grad()
+    def sync(self, i: int, rows: list[dict], trained: TrainedIteration) -> SyncResult:
+        before = [self.log_probs(self.engine, r, 1.0) for r in rows]
+        self.copy_weights()
+        after = [self.log_probs(self.policy, r, 1.0) for r in rows]
+        seen = [self.log_probs(self.engine, r, 1.0) for r in rows]
+        self.version = trained.weight_version
+        return SyncResult(
+            iteration=i,
+            weight_version=trained.weight_version,
+            engine_version=trained.weight_version,
+            weights_digest=trained.weights_digest,
+            tensors=len(self.policy.state_dict()),
+            bytes=0,
+            seconds=0.0,
+            sequences_compared=len(rows),
+            max_log_prob_error=_largest(after, seen),
+            moved_log_probs=_largest(after, before),
+        )
+
+
+def _ids(row: dict) -> dict[str, int]:
+    return {"rollout_id": row["rollout_id"], "sibling": row["sibling"]}
+
+
+def _rollouts(rows: list[dict]) -> list[int]:
+    return list(dict.fromkeys(r["rollout_id"] for r in rows))
+
+
+def _largest(a: list[torch.Tensor], b: list[torch.Tensor]) -> float:
+    return max((x - y).abs().max().item() for x, y in zip(a, b, strict=True))

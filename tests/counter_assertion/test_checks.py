@@ -1,0 +1,373 @@
+"""A clean run of an independent plain-PyTorch loop passes every check; each bug put into it turns its check red."""
+
+from dataclasses import replace
+
+import pytest
+
+from infra.errors import ContractViolation, EngineUnavailable
+from infra.records.training import TrainedIteration
+from infra.records.verdict import Outcome, conclude
+from tasks.counter_assertion.reading import read_evidence
+from tasks.counter_assertion.registry import NAMES, run_checks
+from tests.counter_assertion.plain_loop import PROMPTS, PlainLoop
+
+ONE = {"rollout": {"iterations": 1}}
+DATA = {"normalisation", "steps", "loss-oracle"}
+
+
+def results(loop: PlainLoop, fault=None) -> dict:
+    return {r.name: r for r in run_checks(read_evidence(*loop.go(), fault))}
+
+
+def red(found: dict) -> set[str]:
+    return {name for name, r in found.items() if r.status not in ("pass", "not run")}
+
+
+def test_a_clean_run_passes_every_check_that_runs(loop_of):
+    found = results(loop_of())
+    assert {n: r.reason for n, r in found.items() if n in red(found)} == {}
+    assert [n for n, r in found.items() if r.status == "not run"] == ["invariance", "determinism"]
+    assert tuple(found) == NAMES
+    assert conclude(list(found.values()), plumbing_only=False).outcome is Outcome.PASS
+    assert found["loss-oracle"].figures["largest gradient error"] < 1e-6
+
+
+class SiblingDropped(PlainLoop):
+    def stored(self, rows):
+        return [r for r in rows if (r["rollout_id"], r["sibling"]) != (1, 1)]
+
+
+class LineTwice(PlainLoop):
+    def events(self, name, lines):
+        return [*lines, lines[0]] if name == "generated" else lines
+
+
+class TrainedTwice(PlainLoop):
+    def events(self, name, lines):
+        return [*lines, lines[-1]] if name == "trained" else lines
+
+
+class PackedTwice(PlainLoop):
+    def split(self, rows):
+        first, *others = super().split(rows)
+        return [[*first, first[0]], *others]
+
+
+class SiblingsSplitOverSteps(PlainLoop):
+    def split(self, rows):
+        first, second = super().split(rows)
+        return [first[:-1], [first[-1], *second]]
+
+
+class StepsOffByOne(PlainLoop):
+    def split(self, rows):
+        return super().split(rows)[:1]
+
+
+class IdOfTwoGroups(PlainLoop):
+    def rollout_id(self, index, sibling):
+        return 0 if index == 4 else index
+
+
+class IdPerSibling(PlainLoop):
+    def rollout_id(self, index, sibling):
+        return index + 100 * sibling
+
+
+class CalledTwice(PlainLoop):
+    def calls_of(self, index):
+        return [("called", 1), ("called", 1)] if index == 3 else [("called", 1)]
+
+
+class RetriedWithoutFailure(PlainLoop):
+    def calls_of(self, index):
+        return [("called", 1), ("called", 2)] if index == 3 else [("called", 1)]
+
+
+class NeverCalled(PlainLoop):
+    def calls_of(self, index):
+        return [] if index == 3 else [("called", 1)]
+
+
+class StockFallback(PlainLoop):
+    def hook_of(self, index):
+        return "hooks.stock.generate" if index == 5 else super().hook_of(index)
+
+
+class VotePerSample(PlainLoop):
+    def voter(self, row):
+        return row["rollout_id"], row["sibling"]
+
+
+class SignFlipped(PlainLoop):
+    def token_loss(self, ratio, advantage):
+        return -super().token_loss(ratio, advantage)
+
+
+class DenominatorPerSample(PlainLoop):
+    def weight(self, row, members):
+        return 1 / (len({r["rollout_id"] for r in members}) * sum(row["loss_mask"]))
+
+
+class TokenMean(PlainLoop):
+    def weight(self, row, members):
+        return 1 / sum(sum(r["loss_mask"]) for r in members)
+
+
+class BatchCountedInSamples(PlainLoop):
+    def weight(self, row, members):
+        return super().weight(row, members) * len({r["rollout_id"] for r in members}) / len(members)
+
+
+class MaskIgnored(PlainLoop):
+    def trained_mask(self, row):
+        return [1] * row["response_length"]
+
+
+class MaskShifted(PlainLoop):
+    def trained_mask(self, row):
+        return [*row["loss_mask"][1:], row["loss_mask"][0]]
+
+
+class HalfGradient(PlainLoop):
+    def after_backward(self):
+        for p in self.policy.parameters():
+            p.grad *= 0.5
+
+
+class OneTensorNotReduced(PlainLoop):
+    def after_backward(self):
+        self.policy.get_parameter("model.layers.1.input_layernorm.weight").grad *= 0.9
+
+
+class LabelsShifted(PlainLoop):
+    def label(self, prompt_id):
+        names = list(PROMPTS)
+        return PROMPTS[names[(names.index(prompt_id) + 1) % len(names)]]
+
+
+class GraderAlwaysZero(PlainLoop):
+    def grade(self, response, label):
+        return 0.0
+
+
+class WeightsNotSynced(PlainLoop):
+    def copy_weights(self):
+        pass
+
+
+class OneTensorNotSynced(PlainLoop):
+    def copy_weights(self):
+        left_out = "model.layers.0.self_attn.v_proj.bias"
+        weights = {n: w for n, w in self.policy.state_dict().items() if n != left_out}
+        self.engine.load_state_dict(weights, strict=False)
+
+
+class TemperatureMissing(PlainLoop):
+    def log_probs(self, model, row, temperature=None):
+        return super().log_probs(model, row, 1.0 if model is self.policy else temperature)
+
+
+class RankLostTheLastLine(PlainLoop):
+    def events(self, name, lines):
+        return lines[:-1] if name == "trained" else lines
+
+
+class OtherTokensStored(PlainLoop):
+    def stored(self, rows):
+        return [{**rows[0], "tokens": [*rows[0]["tokens"][:-1], 1 + rows[0]["tokens"][-1] % 20]}, *rows[1:]]
+
+
+@pytest.mark.parametrize(
+    ("bug", "check", "may_be_red_too"),
+    [
+        (SiblingDropped, "ledger", set()),
+        (LineTwice, "ledger", set()),
+        (TrainedTwice, "ledger", set()),
+        (PackedTwice, "ledger", {"loss-oracle", "steps"}),
+        (RankLostTheLastLine, "ledger", set()),
+        (OtherTokensStored, "ledger", {"rewards"}),
+        (SiblingsSplitOverSteps, "steps", {"loss-oracle"}),
+        (StepsOffByOne, "steps", {"non-vacuity"}),
+        (IdOfTwoGroups, "identity", DATA | {"non-vacuity"}),  # 15 rollouts make one step only
+        (IdPerSibling, "identity", DATA),
+        (CalledTwice, "counter", set()),
+        (RetriedWithoutFailure, "counter", set()),
+        (NeverCalled, "counter", set()),
+        (StockFallback, "counter", set()),
+        (VotePerSample, "normalisation", {"loss-oracle"}),
+        (SignFlipped, "loss-oracle", set()),
+        (DenominatorPerSample, "loss-oracle", set()),
+        (TokenMean, "loss-oracle", set()),
+        (BatchCountedInSamples, "loss-oracle", set()),
+        (MaskIgnored, "loss-oracle", set()),
+        (MaskShifted, "loss-oracle", set()),
+        (HalfGradient, "loss-oracle", set()),
+        (OneTensorNotReduced, "loss-oracle", set()),
+        (LabelsShifted, "rewards", set()),
+        (GraderAlwaysZero, "rewards", {"non-vacuity", "weight-sync"}),
+        (WeightsNotSynced, "weight-sync", set()),
+        (OneTensorNotSynced, "weight-sync", set()),
+        (TemperatureMissing, "on-policy", {"loss-oracle"}),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_each_bug_turns_its_check_red(loop_of, bug, check, may_be_red_too):
+    found = results(loop_of(bug, **ONE))
+    assert found[check].status == "fail", found[check]
+    assert found[check].ids or check in ("rewards", "counter")
+    assert red(found) <= {check} | may_be_red_too, {n: found[n].reason for n in red(found)}
+    assert conclude(list(found.values()), plumbing_only=False).outcome is Outcome.REGRESSION
+
+
+class Retried(PlainLoop):
+    def calls_of(self, index):
+        return [("called", 1), ("attempt_failed", 1), ("called", 2)] if index == 3 else [("called", 1)]
+
+
+def test_a_retry_after_a_failed_attempt_is_not_a_double_call(loop_of):
+    found = results(loop_of(Retried, **ONE))
+    assert red(found) == set()
+    assert found["counter"].figures["retries"] == 1
+
+
+class StaleLedger(PlainLoop):
+    def segment(self, stage, i, events):
+        if stage != "rollout":
+            return super().segment(stage, i, events)
+        own, self.run = self.run, replace(self.run, run_id="an-earlier-run")
+        try:
+            return super().segment(stage, i, events)
+        finally:
+            self.run = own
+
+
+def test_the_ledger_of_an_earlier_run_is_named(loop_of):
+    found = results(loop_of(StaleLedger, **ONE))
+    assert found["ledger"].status == "fail"
+    assert "belongs to run an-earlier-run" in found["ledger"].reason
+    assert red(found) <= {"ledger", "counter"}
+
+
+class LineCopied(PlainLoop):
+    def segment(self, stage, i, events):
+        ref = super().segment(stage, i, events)
+        lines = self.run.store.read(ref).splitlines(keepends=True)
+        return self.run.store.publish(f"{ref.key}.copied", b"".join([*lines, lines[-1]]))
+
+
+def test_a_copied_line_of_a_segment_is_named(loop_of):
+    found = results(loop_of(LineCopied, **ONE))
+    assert found["ledger"].status == "fail"
+    assert "written twice" in found["ledger"].reason
+
+
+def test_weights_that_were_not_synced_are_seen_by_the_next_iteration_too(loop_of):
+    found = results(loop_of(WeightsNotSynced))
+    assert found["weight-sync"].status == "fail"
+    assert red(found) <= {"weight-sync", "on-policy"}
+
+
+def test_trailing_rollouts_need_a_reason(loop_of):
+    class Trailing(PlainLoop):
+        def plan(self, i, rows):
+            return replace(super().plan(i, rows), left_out=())
+
+    sections = {**ONE, "training": {"global_batch_size": 6}}
+    assert red(results(loop_of(PlainLoop, **sections))) == set()
+    found = results(loop_of(Trailing, run_id="lost", **sections))
+    assert found["ledger"].status == "fail"
+    assert red(found) <= {"ledger", "steps"}
+
+
+def test_seven_samples_of_four_one_rollout_prompts_carry_no_signal(loop_of):
+    class NormSeven(PlainLoop):
+        def fan_out(self, index):
+            return (1, 2, 3, 1)[index]
+
+    sections = {"rollout": {"iterations": 1, "rollouts_per_prompt": 1}, "training": {"global_batch_size": 2}}
+    checks = list(results(loop_of(NormSeven, **sections)).values())
+    verdict = conclude(checks, plumbing_only=False)
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "non-vacuity: not met: rewards differ inside 0 of 4 prompt groups" in verdict.message
+
+
+def test_a_plumbing_only_scenario_passes_and_says_why_it_can_not_tell(loop_of):
+    sections = {"rollout": {"iterations": 1, "rollouts_per_prompt": 1}, "training": {"global_batch_size": 2}}
+    checks = list(results(loop_of(PlainLoop, plumbing_only=True, **sections)).values())
+    verdict = conclude(checks, plumbing_only=True)
+    assert (verdict.outcome, red({c.name: c for c in checks})) == (Outcome.PASS, set())
+    assert "plumbing-only" in next(c.reason for c in checks if c.name == "non-vacuity")
+
+
+def test_everything_masked_is_inconclusive_with_a_finite_loss(loop_of):
+    class Masked(PlainLoop):
+        def mask(self, index, length):
+            return [0] * length
+
+    loop = loop_of(Masked, **ONE)
+    found = results(loop)
+    assert conclude(list(found.values()), plumbing_only=False).outcome is Outcome.INCONCLUSIVE
+    assert "every token is masked" in found["non-vacuity"].reason
+    trained = TrainedIteration.from_dict(loop.run.finished("training", 0))
+    assert trained.steps[0].loss == 0.0
+
+
+def test_a_broken_contract_is_a_regression_in_the_hooks_own_words(loop_of):
+    fault = ContractViolation("Hook hooks.mine returned None, for prompt group 2.", ids=[2])
+    found = results(loop_of(PlainLoop, **ONE), fault)
+    assert (found["contract"].status, found["contract"].ids) == ("fail", (2,))
+    assert "returned None" in conclude(list(found.values()), plumbing_only=False).message
+
+
+def test_a_fault_before_the_first_rollout_is_infra_and_nothing_else_runs(loop_of):
+    run = loop_of().run
+    checks = run_checks(read_evidence(run, None, None, EngineUnavailable("The engine ended.")))
+    verdict = conclude(checks, plumbing_only=False)
+    assert verdict.outcome is Outcome.INFRA
+    assert [c.name for c in checks if c.status != "not run"] == ["EngineUnavailable"]
+
+
+def test_after_a_fault_the_finished_iterations_are_looked_at(loop_of):
+    class EndsEarly(PlainLoop):
+        def iterate(self, i):
+            if i == 0:
+                super().iterate(i)
+
+    found = results(loop_of(EndsEarly), EngineUnavailable("The engine ended."))
+    assert found["counter"].status == "pass"
+    assert "iteration 0 only" in found["counter"].reason
+    assert red(found) == {"EngineUnavailable"}
+
+
+def test_a_missing_iteration_without_a_fault_is_never_a_pass(loop_of):
+    class EndsEarly(PlainLoop):
+        def iterate(self, i):
+            if i == 0:
+                super().iterate(i)
+
+    checks = list(results(loop_of(EndsEarly)).values())
+    verdict = conclude(checks, plumbing_only=False)
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "did not run: counter, ledger, non-vacuity, loss-oracle" in verdict.message
+
+
+@pytest.mark.parametrize(("part", "checks"), [("ledger", {"counter", "ledger", "identity", "rewards"})])
+def test_a_missing_part_is_infra_for_the_checks_that_need_it(loop_of, tmp_path, part, checks):
+    loop = loop_of(PlainLoop, **ONE)
+    given = loop.go()
+    next((tmp_path / "store").rglob(f"{part}/*training*")).unlink()
+    found = {r.name: r for r in run_checks(read_evidence(*given, None))}
+    assert {n for n, r in found.items() if r.status == "infra"} == checks
+    assert conclude(list(found.values()), plumbing_only=False).outcome is Outcome.INFRA
+
+
+def test_without_a_published_gradient_the_oracle_did_not_run(loop_of):
+    class NoGradient(PlainLoop):
+        def step(self, i, step, rows, old, *, publish):
+            return super().step(i, step, rows, old, publish=False)
+
+    checks = list(results(loop_of(NoGradient, **ONE)).values())
+    verdict = conclude(checks, plumbing_only=False)
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert "did not run: loss-oracle" in verdict.message
