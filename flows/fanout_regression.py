@@ -38,6 +38,7 @@ def fanout_regression(scenario: Scenario, store: str | None = None, resume: str 
     """
     run = open_run(scenario, store, resume)
     timer, faults = Stopwatch(), recorded_faults()
+    model = prompts = None
     with faults:
         with timer("download"):
             model = download_model(run)
@@ -53,6 +54,6 @@ def fanout_regression(scenario: Scenario, store: str | None = None, resume: str 
                 with timer("weight_sync"):
                     sync_weights(run, rollouts, trained, trainer, engine)
     with timer("counter_assertion"):
-        verdict = assert_counters(run, faults.first)
+        verdict = assert_counters(run, model, prompts, faults.first)
     publish_report(run, verdict, timer.seconds)
     return as_state(run, verdict)

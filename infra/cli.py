@@ -2,10 +2,12 @@
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from infra.errors import FanlineError
 from infra.scenario.load import load, names
@@ -59,11 +61,16 @@ def show(run_id: Annotated[str, typer.Argument(metavar="RUN")], store: Store = N
 
 
 @app.command()
-def doctor(store: Store = None, as_json: Json = False) -> None:
+def doctor(as_json: Json = False) -> None:
     """Say what is installed, which devices and services are there, what is missing and how to mend it."""
-    from infra.doctor import report
+    from infra.doctor import diagnose, table
 
-    raise typer.Exit(report(store or settings().store_uri, as_json=as_json))
+    findings = diagnose()
+    if as_json:
+        print(json.dumps([asdict(f) for f in findings]))
+    else:
+        Console().print(table(findings))
+    raise typer.Exit(0 if all(f.ok for f in findings) else 3)
 
 
 def main() -> None:
@@ -74,3 +81,7 @@ def main() -> None:
     except FanlineError as error:
         print(f"fanline: {error}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None
+
+
+if __name__ == "__main__":
+    main()

@@ -6,6 +6,7 @@ from pathlib import Path
 from prefect.runtime import flow_run
 
 from infra.errors import ConfigurationError
+from infra.hook_loading import load_scenario_hooks
 from infra.run import Run
 from infra.scenario.model import Scenario
 from infra.settings import settings
@@ -28,8 +29,9 @@ def open_run(scenario: Scenario, store: str | None, resume: str | None) -> Run:
 
     Raises:
         StoreUnavailable: the store does not pass its probe.
-        ConfigurationError: `resume` names a run of another scenario or of other code.
+        ConfigurationError: a hook does not load, or `resume` names a run of another scenario or of other code.
     """
+    load_scenario_hooks(scenario, settings().hook_packages)
     run_id = resume or f"{scenario.name}-{flow_run.get_id().replace('-', '')[-12:]}"  # type: ignore[union-attr]
     spool = settings().spool_dir / run_id
     run = Run(run_id=run_id, scenario=scenario, store_uri=store or settings().store_uri, spool=spool)

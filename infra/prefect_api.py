@@ -42,7 +42,7 @@ def prefect_api(log_path: Path, deadline_seconds: float = 120) -> Iterator[str]:
         yield url
     finally:
         os.environ.pop("PREFECT_API_URL")
-        stop(server)
+        stop(server, deadline_seconds=15)
 
 
 def _wait_until_healthy(url: str, server: subprocess.Popen[bytes], log_path: Path, deadline_seconds: float) -> None:
