@@ -1,10 +1,12 @@
 """Fixtures that more than one folder of tests uses; each service is started once a session."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from infra.prefect_api import prefect_api
 from infra.ray_cluster import RayCluster
 from infra.scenario.model import Engine
 from infra.sglang.engine import SGLangEngine
@@ -37,3 +39,15 @@ def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster
     log_path = tmp_path_factory.mktemp("ray") / "ray.log"
     with RayCluster("tests", ranks=4, gpus=4, log_path=log_path) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def prefect_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One real Prefect server for all runs of the session."""
+    home = tmp_path_factory.mktemp("prefect")
+    before = {name: os.environ.get(name) for name in ("PREFECT_HOME", "PREFECT_API_URL")}
+    os.environ["PREFECT_HOME"] = str(home)
+    os.environ.pop("PREFECT_API_URL", None)
+    with prefect_api(home / "server.log") as url:
+        yield url
+    os.environ.update({name: value for name, value in before.items() if value is not None})
