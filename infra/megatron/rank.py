@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from infra.megatron.layout import Layout
-from infra.megatron.reports import RankIteration, SampleLogProbs
+from infra.megatron.reports import PushResult, RankIteration, SampleLogProbs
 from infra.records.plan import PlannedSample, TrainingPlan
 from infra.records.rollouts import RolloutsRef, read_table
 from infra.records.sources import ModelRef
@@ -17,7 +17,6 @@ from infra.store import ObjectRef
 
 if TYPE_CHECKING:
     from infra.megatron.device import Kind
-    from infra.megatron.weights import PushResult
 
 
 MEETING_SECONDS = 300.0

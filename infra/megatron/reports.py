@@ -14,6 +14,16 @@ from infra.store import ObjectRef
 
 
 @dataclass(frozen=True, kw_only=True)
+class PushResult:
+    """What was sent to every engine: number of tensors, bytes to each, seconds for all, digest of the weights sent."""
+
+    tensors: int
+    bytes: int
+    seconds: float
+    digest: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class RankStep:
     """One step on one rank. The sums are over the rank's micro-batches, zero on ranks that do not lead their share."""
 

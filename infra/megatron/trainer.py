@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from infra.errors import ConfigurationError, TrainerUnavailable
 from infra.megatron.device import actor_environment, resolve
 from infra.megatron.layout import Layout
 from infra.megatron.rank import TrainerRank
 from infra.megatron.rank_group import RankGroup, Waiting
-from infra.megatron.reports import RankIteration, combine
+from infra.megatron.reports import PushResult, RankIteration, combine
 from infra.ray_cluster import RayCluster
 from infra.records.plan import TrainingPlan
 from infra.records.rollouts import RolloutsRef, log_probs_table, write_table
@@ -19,9 +19,6 @@ from infra.records.sources import ModelRef
 from infra.records.training import TrainedIteration
 from infra.run import Run
 from infra.store import ObjectRef, canonical_json, sha256
-
-if TYPE_CHECKING:
-    from infra.megatron.weights import PushResult
 
 STATE_VERSION = 1
 START_SECONDS = 300.0

@@ -9,7 +9,6 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
 
 import torch
@@ -22,18 +21,9 @@ from infra.errors import EngineUnavailable
 from infra.megatron.config import ModelShape
 from infra.megatron.convert import to_huggingface
 from infra.megatron.groups import pipeline_group
+from infra.megatron.reports import PushResult
 
 PUSH_SECONDS = 120.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class PushResult:
-    """What was sent to every engine: number of tensors, bytes to each, seconds for all, digest of the weights sent."""
-
-    tensors: int
-    bytes: int
-    seconds: float
-    digest: str
 
 
 def gather(model: GPTModel, named: Mapping[str, Tensor], shape: ModelShape) -> dict[str, Tensor]:
