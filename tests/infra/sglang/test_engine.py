@@ -4,7 +4,7 @@ import asyncio
 import base64
 import json
 import urllib.request
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from io import BytesIO
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -27,8 +27,12 @@ PROMPTS = [[5], [1, 2, 3], [40, 41, 42, 43, 44], list(range(20, 50)), [99, 3, 99
 
 
 @pytest.fixture(scope="module")
-def reference(tiny_qwen2: Path) -> Qwen2ForCausalLM:
-    return Qwen2ForCausalLM.from_pretrained(tiny_qwen2, dtype=torch.float32).eval()
+def reference(tiny_qwen2: Path) -> Iterator[Qwen2ForCausalLM]:
+    """The same weights in transformers; on one thread, which for a model of this size is the fastest."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield Qwen2ForCausalLM.from_pretrained(tiny_qwen2, dtype=torch.float32).eval()
+    torch.set_num_threads(threads)
 
 
 def ask(engine: SGLangEngine, questions: Callable[[EngineClient], Coroutine[Any, Any, Any]]) -> Any:

@@ -69,4 +69,5 @@ def test_the_environment_never_asks_a_hub_and_keeps_what_was_there():
     assert cpu["PATH"] == cuda["PATH"] == "/bin"
     assert cpu["HF_HUB_OFFLINE"] == cuda["HF_HUB_OFFLINE"] == "1"
     assert cpu["SGLANG_USE_CPU_ENGINE"] == "1"
-    assert "SGLANG_USE_CPU_ENGINE" not in cuda
+    assert cpu["OMP_WAIT_POLICY"] == "PASSIVE"
+    assert not {"SGLANG_USE_CPU_ENGINE", "OMP_WAIT_POLICY"} & set(cuda)
