@@ -16,6 +16,7 @@ def run_scenario(scenario: Scenario, store: str | None, resume: str | None, *, a
         FanlineError: the run could not be opened (configuration, store).
     """
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "WARNING")
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads take the cores from engine and trainer
     log = settings().spool_dir / "prefect-server.log"
     with prefect_api(log) as url:
         print(
