@@ -6,6 +6,7 @@ import functools
 import logging
 import os
 import secrets
+import socket
 import subprocess
 import sys
 import time
@@ -21,6 +22,7 @@ START_SECONDS = 120.0
 START_ATTEMPTS = 3
 STOP_SECONDS = 30.0
 LOOK_SECONDS = 0.05
+KNOCK_SECONDS = 10.0
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -38,7 +40,7 @@ class RayCluster:
         ranks: trainer ranks; a local head offers at least as many logical CPUs.
         gpus: GPUs of a local head, logical ones on a host without.
         log_path: file for the output of a local head.
-        address: a cluster to join instead of starting one.
+        address: host:port of a cluster to join instead of starting one.
     Raises:
         TrainerUnavailable: the cluster does not start or does not answer; names the log.
     """
@@ -79,6 +81,7 @@ class RayCluster:
         if self.connected:
             return
         address = self.address or self._address_of_head()
+        self._knock(address)
         if self.local:
             # Ray's client takes its token from the environment only, and read its mode when it was imported.
             os.environ.update(_authentication())
@@ -88,6 +91,14 @@ class RayCluster:
         except (ConnectionError, RuntimeError) as cause:
             raise self._unavailable(f"does not answer at {address}: {cause}") from cause
         self.connected = True
+
+    def _knock(self, address: str) -> None:
+        """Ray itself goes on for minutes where nobody listens."""
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host.rpartition("/")[2], int(port)), KNOCK_SECONDS).close()
+        except (OSError, ValueError) as cause:
+            raise self._unavailable(f"does not answer at {address}: {cause}") from cause
 
     def _address_of_head(self) -> str:
         """Waits for the local head; starts it again if it gives up, as Ray does after 30 s on a busy host."""

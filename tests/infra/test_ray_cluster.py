@@ -1,0 +1,85 @@
+"""The Ray cluster of a run: real head, real actors, ended in every way."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import ray
+
+from infra.errors import TrainerUnavailable
+from infra.ray_cluster import ROOT, RayCluster
+from infra.supervisor import descendants
+
+pytestmark = pytest.mark.trainer
+
+
+def test_a_local_cluster_offers_logical_gpus(ray_cluster: RayCluster) -> None:
+    ray_cluster.connect()
+    resources = ray.cluster_resources()
+    assert (resources["GPU"], resources["CPU"] >= 4) == (4.0, True)
+
+
+def test_a_cluster_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", NOBODY_THERE, str(tmp_path / "ray.log")], cwd=ROOT, capture_output=True, text=True
+    )
+    assert "The Ray cluster of lonely does not answer at 127.0.0.1:9" in done.stdout, done.stderr
+
+
+NOBODY_THERE = """
+import sys
+from pathlib import Path
+from infra.errors import TrainerUnavailable
+from infra.ray_cluster import RayCluster
+try:
+    RayCluster("lonely", ranks=1, gpus=1, log_path=Path(sys.argv[1]), address="127.0.0.1:9").connect()
+except TrainerUnavailable as error:
+    print(error)
+"""
+
+
+def start_driver(log_path: Path, task: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.infra.ray_driver", str(log_path), task]
+    driver = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert driver.stdout is not None
+    assert driver.stdout.readline() == "ready\n"
+    return driver
+
+
+def wait_until_gone(pids: set[int]) -> None:
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        time.sleep(0.05)
+
+
+def test_a_killed_driver_leaves_nothing(tmp_path: Path) -> None:
+    folders = set(Path("/tmp").glob("fanline-*"))
+    driver = start_driver(tmp_path / "ray.log", "wait")
+    family = descendants(driver.pid)
+    names = " ".join(Path(f"/proc/{pid}/cmdline").read_text() for pid in family)
+    assert all(name in names for name in ("gcs_server", "raylet", "ray::Sleeper"))
+    mine = {p for p in set(Path("/tmp").glob("fanline-*")) - folders if list(p.glob("session_*"))}
+    os.kill(driver.pid, signal.SIGKILL)
+    driver.wait()
+    wait_until_gone(family)
+    assert mine and not any(p.exists() for p in mine)
+
+
+def test_a_lost_head_is_an_error_and_not_the_end_of_the_driver(tmp_path: Path) -> None:
+    driver = start_driver(tmp_path / "ray.log", "lose")
+    output, _ = driver.communicate()
+    assert "The Ray cluster of driver ended with" in output
+    assert driver.returncode == 0
+
+
+def test_the_head_starts_on_the_main_thread_only(tmp_path: Path) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    cluster = RayCluster("threaded", ranks=1, gpus=1, log_path=tmp_path / "ray.log")
+    with ThreadPoolExecutor(1) as pool, pytest.raises(AssertionError, match="main thread"):
+        pool.submit(cluster.start).result()
+    with pytest.raises(TrainerUnavailable, match="ended while it started"):
+        RayCluster("gone", ranks=1, gpus=-1, log_path=tmp_path / "gone.log").__enter__().connect()
