@@ -9,6 +9,7 @@ from infra.errors import ConfigurationError
 from infra.hook_loading import load_scenario_hooks
 from infra.run import Run
 from infra.scenario.model import Scenario
+from infra.scenario.review import refuse_unsupported
 from infra.settings import settings
 from infra.store import canonical_json, sha256
 
@@ -29,8 +30,10 @@ def open_run(scenario: Scenario, store: str | None, resume: str | None) -> Run:
 
     Raises:
         StoreUnavailable: the store does not pass its probe.
-        ConfigurationError: a hook does not load, or `resume` names a run of another scenario or of other code.
+        ConfigurationError: the scenario asks for what this stack does not do, a hook does not load, or `resume` names
+            a run of another scenario or of other code.
     """
+    refuse_unsupported(scenario)
     load_scenario_hooks(scenario, settings().hook_packages)
     run_id = resume or f"{scenario.name}-{flow_run.get_id().replace('-', '')[-12:]}"  # type: ignore[union-attr]
     spool = settings().spool_dir / run_id

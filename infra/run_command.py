@@ -6,6 +6,7 @@ import sys
 from infra.prefect_api import prefect_api
 from infra.records.verdict import Outcome
 from infra.scenario.model import Scenario
+from infra.scenario.review import refuse_unsupported, warnings_of
 from infra.settings import settings
 
 
@@ -15,6 +16,9 @@ def run_scenario(scenario: Scenario, store: str | None, resume: str | None, *, a
     Raises:
         FanlineError: the run could not be opened (configuration, store).
     """
+    refuse_unsupported(scenario)
+    for words in warnings_of(scenario):
+        print(f"fanline: warning: {words}", file=sys.stderr)
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "WARNING")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads take the cores from engine and trainer
     log = settings().spool_dir / "prefect-server.log"

@@ -18,6 +18,7 @@ from infra.records.rollouts import RolloutsRef, log_probs_table, write_table
 from infra.records.sources import ModelRef
 from infra.records.training import TrainedIteration
 from infra.run import Run
+from infra.scenario.review import refuse_unsupported
 from infra.store import ObjectRef, canonical_json, sha256
 
 STATE_VERSION = 1
@@ -39,7 +40,7 @@ class MegatronTrainer:
 
     def start(self) -> None:
         """Create the ranks; they load the model while the caller goes on."""
-        refuse_untrainable(self.run)
+        refuse_unsupported(self.run.scenario)
         self.cluster.connect()
         kind = resolve(self.run.scenario)
         environment = actor_environment(kind)
@@ -186,9 +187,3 @@ class MegatronTrainer:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self.stop()
-
-
-def refuse_untrainable(run: Run) -> None:
-    """Raises ConfigurationError for a loss that this trainer does not compute."""
-    if run.scenario.training.estimator == "gae":
-        raise ConfigurationError("training.estimator gae needs a critic, and the trainer has none.")

@@ -80,7 +80,6 @@ class Rollout(Section):
     stop: tuple[str, ...] = Field((), description="texts whose first token ends a generation (kept in the response)")
     concurrency: int = Field(64, ge=1, le=4096, description="rollouts in flight at once")
     attempts: int = Field(2, ge=1, le=10, description="tries of one rollout before its hook counts as failed")
-    partial: bool = Field(False, description="keep tokens of aborted rollouts and continue them in the next iteration")
 
 
 class Normalization(Section):

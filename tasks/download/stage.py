@@ -10,6 +10,7 @@ from infra.settings import settings
 from infra.sources.data import read_data
 from infra.sources.host import Host
 from tasks.download.prompts import Render, make_prompts
+from tasks.rollout.draw import refuse_too_few_rows
 
 STAGE = "download-prompts"
 
@@ -25,6 +26,7 @@ def publish_prompts(run: Run, model: ModelRef) -> PromptsRef:
 
     Raises:
         ConfigurationError: the source, a column or a row is wrong, or there is no chat template to apply.
+        ContractViolation: fewer prompts than the run asks for, where another epoch is forbidden.
         DownloadFailed: the source could not be fetched.
     """
     if record := run.finished(STAGE, 0):
@@ -34,6 +36,7 @@ def publish_prompts(run: Run, model: ModelRef) -> PromptsRef:
     prompts = make_prompts(data, source.rows, chat_renderer(model) if data.apply_chat_template else None)
     if not prompts.rows:
         raise ConfigurationError(f"{data.uri} has no rows.", ids=[data.uri])
+    refuse_too_few_rows(run.scenario, len(prompts.rows))
     table = pa.Table.from_pylist(prompts.rows, schema=PROMPTS_SCHEMA)
     ref = PromptsRef(
         uri=data.uri,

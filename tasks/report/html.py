@@ -26,6 +26,7 @@ def html(summary: dict[str, Any], image: str | None) -> str:
     parts = [
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{verdict} {run}</title><style>{STYLE}</style>',
         f'<h1 class="{verdict}">{verdict}</h1><p>{run}: {escape(summary["message"])}</p>',
+        "".join(f"<p>Warning: {escape(words)}</p>" for words in summary.get("warnings", ())),
         "".join(f"<p><b>{escape(c['name'])}</b> ({c['status']}): {escape(c['reason'])}</p>" for c in bad),
         f"<p>Ran on the CPU: {summary['ranks']} emulated GPUs.</p>" if summary["emulated_gpus"] else "",
         f'<img alt="reward by iteration and gradient norm by step" src="{image}">' if image else "",

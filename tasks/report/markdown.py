@@ -18,6 +18,7 @@ def markdown(summary: dict[str, Any], image: str | None = None) -> str:
         image: the plot as a data URI.
     """
     parts = [f"# {summary['verdict']} — {summary['run']}", _cell(summary["message"]), *_causes(summary["checks"])]
+    parts += [f"> **Warning:** {_cell(words)}" for words in summary.get("warnings", ())]
     if summary["emulated_gpus"]:
         parts.append(f"*Ran on the CPU: {summary['ranks']} emulated GPUs.*")
     if image:

@@ -9,6 +9,7 @@ from infra.records.rollouts import RolloutsRef, read_table
 from infra.records.training import StepResult, TrainedIteration
 from infra.records.verdict import Verdict
 from infra.run import Run
+from infra.scenario.review import warnings_of
 from infra.store import canonical_json, sha256
 from infra.text import finite
 
@@ -49,6 +50,7 @@ def summarise(
             **verdict.to_dict(),
             "version": SUMMARY_VERSION,
             "run": run.run_id,
+            "warnings": warnings_of(run.scenario),
             "not_run": [c.name for c in verdict.checks if c.status == "not run"],
             "seconds_by_stage": {name: round(value, 3) for name, value in seconds.items()},
             "weights_digest": steps[-1].weights_digest if steps else None,

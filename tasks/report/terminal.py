@@ -17,6 +17,7 @@ def rendered(summary: dict[str, Any]) -> RenderableType:
     verdict = summary["verdict"]
     title = Text.assemble((verdict, f"bold {COLOURS[verdict]}"), f"  {summary['run']}")
     parts: list[RenderableType] = [title, Text(summary["message"])]
+    parts += [Text(f"warning: {words}", "yellow") for words in summary.get("warnings", ())]
     bad = [c for status in BAD for c in summary["checks"] if c["status"] == status]
     for c in bad:
         parts.append(Text.assemble(("  " + c["name"], f"bold {STATUS_COLOURS[c['status']]}"), f"  {c['reason']}"))

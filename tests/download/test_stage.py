@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from prefect.states import Failed
 
-from infra.errors import ConfigurationError, DownloadFailed, NotInCache
+from infra.errors import ConfigurationError, ContractViolation, DownloadFailed, NotInCache
 from infra.records.rollouts import read_table
 from infra.records.sources import PROMPTS_SCHEMA
 from infra.run import Run
@@ -66,3 +66,9 @@ def test_only_what_a_network_can_mend_is_tried_again(fault, again):
         assert task.retries == 3
         assert task.retry_condition_fn is download_failed
     assert download_failed(download_model, None, Failed(data=fault)) is again
+
+
+def test_too_few_rows_are_refused_before_anything_is_started(tmp_path, model):
+    run = run_of(tmp_path, "data=embedded://arithmetic?rows=7", "data.allow_more_epochs=false")
+    with pytest.raises(ContractViolation, match=r"7 prompts, the run asks for 8"):
+        publish_prompts(run, model)

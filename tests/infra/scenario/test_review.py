@@ -1,0 +1,116 @@
+"""What is refused and what is warned about before anything starts."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from infra.errors import ConfigurationError
+from infra.scenario.load import load, names
+from infra.scenario.review import refuse_unsupported, warnings_of
+
+CASES = Path(__file__).parents[2] / "cases"
+
+
+def case(name: str) -> dict:
+    file = {"norm": "normalisation", "sched": "schedule"}[name.split("-")[0]]
+    return next(c for c in json.loads((CASES / f"{file}.json").read_text()) if c["id"] == name)
+
+
+@pytest.mark.parametrize("name", names())
+def test_the_catalog_is_supported_and_says_nothing(name: str):
+    refuse_unsupported(load(name))
+    assert warnings_of(load(name)) == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["training.estimator=gae"], "training.estimator gae: the trainer has grpo, gspo, cispo, rloo"),
+        (["training.estimator=reinforce++"], "training.estimator reinforce++"),
+        (["training.estimator=reinforce++-baseline"], "training.estimator reinforce++-baseline"),
+        (["training.estimator=rloo"], "give hooks.normalize.rloo"),
+        (["training.trailing=carry", "training.global_batch_size=6"], "4 are left over here"),
+        (["training.sequence_parallel=true"], "needs training.tensor_parallel of at least 2"),
+    ],
+)
+def test_what_would_do_nothing_or_fail_later_is_refused(overrides: list[str], words: str):
+    with pytest.raises(ConfigurationError) as refused:
+        refuse_unsupported(load("tiny", overrides))
+    assert words in str(refused.value) and refused.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["training.estimator=rloo", "normalization.reward_post_process=hooks.normalize.rloo"],
+        ["training.estimator=gspo", "training.kl_coefficient=0.1", "training.entropy_coefficient=0.01"],
+        ["training.sequence_parallel=true", "training.tensor_parallel=2"],
+    ],
+)
+def test_what_the_trainer_computes_is_not(overrides: list[str]):
+    refuse_unsupported(load("tiny", overrides))
+
+
+def test_all_refusals_are_said_at_once():
+    with pytest.raises(ConfigurationError, match=r"(?s)estimator gae.*trailing carry"):
+        refuse_unsupported(load("tiny", ["training.estimator=gae", "training.trailing=carry"]))
+
+
+@pytest.mark.parametrize("field", ["rollout.dynamic_filter=hooks.mine.nonzero_std", "rollout.partial=true"])
+def test_fields_without_an_effect_do_not_exist(field: str):
+    """Without a filter nothing is sampled again, so a filter on one rollout a prompt can not go on without end."""
+    assert "clear refusal at configuration" in case("norm-5")["expect"]["ends"]
+    with pytest.raises(ConfigurationError, match="there is no such field"):
+        load("tiny", [field, "rollout.rollouts_per_prompt=1", "rollout.prompts=16"])
+
+
+def test_an_iteration_without_a_full_step_is_refused_with_both_numbers():
+    few, run = case("sched-6")["input"], case("sched-7")["input"]
+    with pytest.raises(ConfigurationError, match="3 rollouts an iteration, 4 a step"):
+        load(
+            "tiny",
+            [
+                f"rollout.prompts={few['rollouts']}",
+                "rollout.rollouts_per_prompt=1",
+                f"training.global_batch_size={few['global_batch_size']}",
+            ],
+        )
+    with pytest.raises(ConfigurationError, match=case("sched-7")["expect"]["error"].split(": ")[1]):
+        load(
+            "tiny",
+            [
+                f"rollout.iterations={run['num_iterations']}",
+                f"rollout.prompts={run['rollout_batch_size']}",
+                f"rollout.rollouts_per_prompt={run['n_samples_per_prompt']}",
+                f"training.global_batch_size={run['global_batch_size']}",
+            ],
+        )
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["rollout.rollouts_per_prompt=1", "rollout.prompts=16"], "every advantage is 0"),
+        (["rollout.generate=hooks.fanout.compact_generate"], "copies one generation"),
+        (["rollout.reward=hooks.rewards.deepscaler"], "embedded://tiny is not known to write them"),
+        (["training.data_parallel=16"], "some ranks hold padding only"),
+        (["training.publish_gradients=none"], "can not be green: loss-oracle does not compare training.publish_gra"),
+        (["training.entropy_coefficient=0.1"], "training.entropy_coefficient"),
+        (["training.kl_coefficient=0.1", "training.kl_estimator=k1"], "kl_estimator k1"),
+    ],
+)
+def test_a_configuration_that_can_not_show_much_is_warned_about(overrides: list[str], words: str):
+    (warning,) = warnings_of(load("tiny", overrides))
+    assert words in warning
+    assert warnings_of(load("tiny", [*overrides, "plumbing_only=true"])) == []
+
+
+@pytest.mark.parametrize("model", ["hf://deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", "hf://x/Qwen3-Thinking", "/m/r1"])
+def test_models_that_think_may_be_graded_by_deepscaler(model: str):
+    assert warnings_of(load("tiny", [f"model={model}", "rollout.reward=hooks.rewards.deepscaler"])) == []
+
+
+def test_one_rollout_a_prompt_without_a_group_baseline_is_fine():
+    alone = ["rollout.rollouts_per_prompt=1", "rollout.prompts=16"]
+    assert warnings_of(load("tiny", [*alone, "normalization.reward_post_process=hooks.normalize.identity"])) == []
