@@ -35,7 +35,7 @@ def read_evidence(run: Run, model: ModelRef | None, prompts: PromptsRef | None, 
     """
     reader = _Reader(run.store)
     iterations = tuple(reader.iteration(run, i) for i in range(run.scenario.rollout.iterations))
-    labels = reader.read("prompts", None, lambda: _labels(run.store, prompts)) if prompts else None
+    source = reader.read("prompts", None, lambda: read_table(run.store, prompts.table).to_pylist()) if prompts else None
     if prompts is None:
         reader.absent.append(Absent(part="prompts", iteration=None, reason="the prompts were not downloaded"))
     if model is None:
@@ -46,7 +46,8 @@ def read_evidence(run: Run, model: ModelRef | None, prompts: PromptsRef | None, 
         store=run.store,
         iterations=iterations,
         model=model,
-        prompts=labels,
+        prompts=None if source is None else {row["prompt_id"]: row["label"] for row in source},
+        hooks_of_prompts=_hooks_of_prompts(source or []),
         fault=_as_fact(fault) if fault else None,
         ledger_faults=tuple(reader.ledger_faults),
         absent=tuple(reader.absent),
@@ -143,5 +144,6 @@ def _log_probs(store: ArtifactStore, record: RolloutsRef | TrainedIteration) -> 
     return {(r["rollout_id"], r["sibling"]): np.asarray(r["log_probs"], dtype=np.float64) for r in rows}
 
 
-def _labels(store: ArtifactStore, prompts: PromptsRef) -> dict[str, str]:
-    return {row["prompt_id"]: row["label"] for row in read_table(store, prompts.table).to_pylist()}
+def _hooks_of_prompts(source: list[dict[str, Any]]) -> dict[str, str]:
+    metadata = {row["prompt_id"]: json.loads(row["metadata"]) for row in source}
+    return {k: m["generate_function_path"] for k, m in metadata.items() if "generate_function_path" in m}

@@ -2,6 +2,7 @@
 normalisation with the product, and every step of it is a method, so that a test can put a bug into exactly one of them.
 """
 
+import json
 import random
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -89,6 +90,13 @@ class PlainLoop:
     def hook_of(self, index: int) -> str:
         return self.run.scenario.rollout.generate
 
+    def drawn_hook(self, prompt_id: str) -> str:
+        return self.run.scenario.rollout.generate
+
+    def metadata(self, prompt_id: str) -> dict:
+        """Of the source's row."""
+        return {}
+
     def calls_of(self, index: int) -> list[tuple[str, int]]:
         return [("called", 1)]
 
@@ -143,7 +151,10 @@ class PlainLoop:
     # The loop --------------------------------------------------------------------------------------------------
 
     def go(self) -> tuple[Run, ModelRef, PromptsRef]:
-        rows = [{"prompt_id": p, "prompt": p, "label": a, "metadata": "{}"} for p, a in PROMPTS.items()]
+        rows = [
+            {"prompt_id": p, "prompt": p, "label": a, "metadata": json.dumps(self.metadata(p))}
+            for p, a in PROMPTS.items()
+        ]
         table = write_table(self.run.store, "prompts.parquet", pa.Table.from_pylist(rows, schema=PROMPTS_SCHEMA))
         for iteration in range(self.run.scenario.rollout.iterations):
             self.iterate(iteration)
@@ -197,13 +208,14 @@ class PlainLoop:
             "remove_sample": False,
             "advantage": None,
             "weight_version": self.version,
-            "metadata": "{}",
+            "metadata": json.dumps(self.metadata(prompt_id)),
         }
 
     def write_rollout_ledger(self, i: int, rows: list[dict]) -> tuple[ObjectRef, ...]:
         groups: dict[int, dict] = {}
         for r in rows:
             group = groups.setdefault(r["group_index"], {k: r[k] for k in ("group_index", "prompt_id", "epoch")})
+            group["hook"] = self.drawn_hook(r["prompt_id"])
             group["indices"] = [*dict.fromkeys([*group.get("indices", []), r["index"]])]
         slots = {r["index"]: r["group_index"] for r in rows}
         calls = [

@@ -94,6 +94,26 @@ class StockFallback(PlainLoop):
         return "hooks.stock.generate" if index == 5 else super().hook_of(index)
 
 
+class DrawnForAnotherHook(PlainLoop):
+    def drawn_hook(self, prompt_id):
+        return "hooks.stock.generate" if prompt_id == "row-1" else super().drawn_hook(prompt_id)
+
+    def hook_of(self, index):
+        return self.drawn_hook(f"row-{index // self.run.scenario.rollout.rollouts_per_prompt}")
+
+
+class OwnHookOfAPrompt(DrawnForAnotherHook):
+    """Right: the source's row names that hook itself."""
+
+    def metadata(self, prompt_id):
+        return {"generate_function_path": "hooks.stock.generate"} if prompt_id == "row-1" else {}
+
+
+class OwnHookIgnored(PlainLoop):
+    def metadata(self, prompt_id):
+        return {"generate_function_path": "hooks.stock.generate"} if prompt_id == "row-1" else {}
+
+
 class VotePerSample(PlainLoop):
     def voter(self, row):
         return row["rollout_id"], row["sibling"]
@@ -195,6 +215,8 @@ class OtherTokensStored(PlainLoop):
         (RetriedWithoutFailure, "counter", set()),
         (NeverCalled, "counter", set()),
         (StockFallback, "counter", set()),
+        (DrawnForAnotherHook, "counter", set()),
+        (OwnHookIgnored, "counter", set()),
         (VotePerSample, "normalisation", {"loss-oracle"}),
         (SignFlipped, "loss-oracle", set()),
         (DenominatorPerSample, "loss-oracle", set()),
@@ -218,6 +240,12 @@ def test_each_bug_turns_its_check_red(loop_of, bug, check, may_be_red_too):
     assert found[check].ids or check in ("rewards", "counter")
     assert red(found) <= {check} | may_be_red_too, {n: found[n].reason for n in red(found)}
     assert conclude(list(found.values()), plumbing_only=False).outcome is Outcome.REGRESSION
+
+
+def test_a_prompt_may_name_its_own_hook(loop_of):
+    found = results(loop_of(OwnHookOfAPrompt, **ONE))
+    assert red(found) == set()
+    assert found["counter"].figures["hook"] == "hooks.stock.generate, hooks.subagents.solve_in_parts"
 
 
 class Retried(PlainLoop):

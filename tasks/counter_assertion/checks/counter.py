@@ -1,5 +1,6 @@
-"""Every drawn slot went through the scenario's generate hook exactly once: by ids, not by a count.
+"""Every drawn slot went through its generate hook exactly once: by ids, not by a count.
 
+Its hook is the scenario's, or the one that the prompt's own metadata names as `generate_function_path`.
 A retry is not a second call: it is the next attempt of the same slot after the ledger says why the one before failed.
 """
 
@@ -25,9 +26,10 @@ def check(evidence: Evidence) -> CheckResult:
             owner[slot] = it.iteration
         calls += len(it.events("called"))
         slots += len(drawn)
-        retries += _compare_calls(evidence, it, drawn, found)
-    figures = {"slots": slots, "calls": calls, "retries": retries, "hook": evidence.scenario.rollout.generate}
-    good = f"each of {slots} slots went through {evidence.scenario.rollout.generate} once ({retries} retries)"
+        retries += _compare_calls(it, drawn, found)
+    hooks = ", ".join(sorted({e["hook"] for it in evidence.iterations for e in it.events("drawn")}))
+    figures = {"slots": slots, "calls": calls, "retries": retries, "hook": hooks}
+    good = f"each of {slots} slots went through {hooks} once ({retries} retries)"
     return found.result(NAME, good, figures)
 
 
@@ -43,12 +45,15 @@ def _drawn_slots(evidence: Evidence, it: IterationEvidence, found: Findings) -> 
         if len(set(e["indices"])) != rollout.rollouts_per_prompt:
             slots, group = len(set(e["indices"])), e["group_index"]
             found.add(f"prompt group {group} has {slots} slots, not {rollout.rollouts_per_prompt}", group)
+        wanted = evidence.hooks_of_prompts.get(e["prompt_id"], rollout.generate)
+        if e["hook"] != wanted:
+            found.add(f"prompt group {e['group_index']} was drawn for {e['hook']}, not for {wanted}", e["group_index"])
     return {slot: e["group_index"] for e in drawn for slot in e["indices"]}
 
 
-def _compare_calls(evidence: Evidence, it: IterationEvidence, drawn: dict[int, int], found: Findings) -> int:
+def _compare_calls(it: IterationEvidence, drawn: dict[int, int], found: Findings) -> int:
     """Look at every call and every drawn slot; gives back the number of retries."""
-    hook, where = evidence.scenario.rollout.generate, f"iteration {it.iteration}"
+    hook_of, where = {e["group_index"]: e["hook"] for e in it.events("drawn")}, f"iteration {it.iteration}"
     failed = {(e["index"], e["attempt"]) for e in it.events("attempt_failed")}
     seen: Counter[tuple[int, int]] = Counter()
     for e in it.events("called"):
@@ -58,8 +63,8 @@ def _compare_calls(evidence: Evidence, it: IterationEvidence, drawn: dict[int, i
             found.add(f"{where} called the hook for slot {slot}, which was not drawn", slot)
         elif e["group_index"] != drawn[slot]:
             found.add(f"slot {slot} was drawn for group {drawn[slot]} and called for {e['group_index']}", slot)
-        if e["hook"] != hook:
-            found.add(f"slot {slot} of {where} went through {e['hook']}, not through {hook}", slot)
+        elif e["hook"] != hook_of[drawn[slot]]:
+            found.add(f"slot {slot} of {where} went through {e['hook']}, not through {hook_of[drawn[slot]]}", slot)
         if seen[slot, attempt] > 1:
             found.add(f"slot {slot} of {where} was called {seen[slot, attempt]} times in attempt {attempt}", slot)
         elif attempt > 1 and (slot, attempt - 1) not in failed:
