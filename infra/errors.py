@@ -49,6 +49,10 @@ class EngineUnavailable(InfraFault):
     """The generation engine does not answer or its process ended."""
 
 
+class RequestRefused(FanlineError):
+    """The engine answers and refuses this request, for instance a prompt longer than the model's context."""
+
+
 class TrainerUnavailable(InfraFault):
     """A trainer rank or the Ray cluster went away."""
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 import aiohttp
 import orjson
 
-from infra.errors import EngineUnavailable, FanlineError
+from infra.errors import EngineUnavailable, RequestRefused
 
 CONNECT_SECONDS = 10.0
 # The server closes a connection that was idle for 5 s: ours are given up before, so that no request meets a closed one.
@@ -17,10 +17,6 @@ KEEP_ALIVE_SECONDS = 3.0
 PREFILL_SEQUENCES, PREFILL_TOKENS = 32, 8192
 
 FinishReason = Literal["stop", "length", "abort"]
-
-
-class RequestRefused(FanlineError):
-    """The engine answers and refuses this request, for instance a prompt longer than the model's context."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from hooks.sample import Sample, Status
-from infra.errors import ContractViolation, FanlineError
+from infra.errors import ContractViolation, FanlineError, RequestRefused
 from infra.store import canonical_json
 
 STATUS = {"stop": Status.COMPLETED, "length": Status.TRUNCATED, "abort": Status.ABORTED}
@@ -111,6 +111,8 @@ class RolloutCalls:
 
     Args:
         index: slot of the rollout, unique in the run.
+        where: the rollout in words, for messages; by default its index.
+        ids: what else a refusal names: prompt group, prompt id.
         already_used: tokens that the unnamed account spent before, for a rollout that is continued.
 
     `log` holds the finished calls. `fault` is the first error that a call ended with: it counts also where the hook
@@ -121,19 +123,22 @@ class RolloutCalls:
     index: int
     engine: Engine
     tokenizer: Tokenizer
+    where: str = ""
+    ids: tuple[object, ...] = ()
     already_used: int = 0
     log: list[Call] = field(default_factory=list)
     fault: FanlineError | None = None
 
     def __post_init__(self) -> None:
         self._accounts: dict[str, _Account] = {}
+        self.where = self.where or f"Rollout index {self.index}"
 
     async def generate(self, sample: Sample, sampling_params: Mapping[str, Any], call: str | None) -> Sample:
         """Append one generation to the sample. An account that is spent truncates it without asking the engine.
 
         Raises:
-            ContractViolation: a second call on an account that is in use, or a sampling parameter the engine does not
-                take.
+            ContractViolation: a second call on an account that is in use, a sampling parameter the engine does not
+                take, or a prompt that it refuses.
             EngineUnavailable: the engine does not answer.
         """
         try:
@@ -162,6 +167,8 @@ class RolloutCalls:
                 stop_token_ids=list(params["stop_token_ids"]),
                 seed=seed,
             )
+        except RequestRefused as refused:
+            raise self._refused_by_engine(sample, call, asked, refused) from refused
         finally:
             account.busy = False
         account.remaining -= len(generation.tokens)
@@ -170,15 +177,25 @@ class RolloutCalls:
         self.log.append(Call(call=call, turn=turn, seed=seed, asked=asked, tokens=tokens, finish_reason=reason))
         return sample
 
+    def _refused_by_engine(self, sample: Sample, call: str, asked: int, refused: RequestRefused) -> ContractViolation:
+        before = f" and {sample.response_length} of a response" if sample.response_length else ""
+        prompt = len(sample.tokens) - sample.response_length
+        return ContractViolation(
+            f"The engine refuses {f'call {call!r}' if call else 'a generation'} of {self.where}: {prompt} tokens of a "
+            f"prompt{before}, {asked} more asked for. It says: {refused.message}",
+            next_step="Give it a shorter prompt, or lower rollout.max_response_tokens to what the model holds.",
+            ids=[*self.ids, self.index, call, prompt, asked],
+        )
+
     def _open(self, call: str) -> _Account:
         used = self.already_used if call == "" else 0
         account = self._accounts.setdefault(call, _Account(self.settings.max_response_tokens - used))
         if account.busy:
             name = f"named {call!r}" if call else "without a name"
             raise ContractViolation(
-                f"Rollout index {self.index} runs two generations {name} at the same time.",
+                f"{self.where} runs two generations {name} at the same time.",
                 next_step="Give generations that run side by side names of their own: generate(…, call='solve/2').",
-                ids=[self.index, call],
+                ids=[*self.ids, self.index, call],
             )
         return account
 
@@ -189,16 +206,16 @@ class RolloutCalls:
         fixed.remove("skip_special_tokens")
         if strange := sorted(k for k in fixed if params[k] != defaults.get(k)):
             raise ContractViolation(
-                f"Rollout index {self.index} asks for sampling parameters that are not served here: "
+                "Sampling parameters that are not served here: "
                 + ", ".join(f"{k}={params[k]!r}" for k in strange)
-                + ".",
+                + f", in {self.where}.",
                 next_step="A hook may change temperature, top_p, max_new_tokens, stop_token_ids, skip_special_tokens.",
-                ids=[self.index, *strange],
+                ids=[*self.ids, self.index, *strange],
             )
         if not params["temperature"] > 0:
             raise ContractViolation(
-                f"Rollout index {self.index} asks for temperature {params['temperature']}; it has to be above 0.",
-                ids=[self.index],
+                f"The temperature {params['temperature']} is not above 0, in {self.where}.",
+                ids=[*self.ids, self.index],
             )
         return params
 

@@ -88,7 +88,14 @@ async def _rollout(slot: Slot, stage: GenerationStage) -> Rollout | None:
 
 
 async def _attempt(slot: Slot, hook: Hook, attempt: int, stage: GenerationStage) -> Rollout | _Failed:
-    calls = RolloutCalls(settings=stage.settings, index=slot.index, engine=stage.engine, tokenizer=stage.tokenizer)
+    calls = RolloutCalls(
+        settings=stage.settings,
+        index=slot.index,
+        engine=stage.engine,
+        tokenizer=stage.tokenizer,
+        where=f"{slot.where}, hook {hook.path}",
+        ids=(slot.group_index, slot.prompt_id),
+    )
     ids = {"index": slot.index, "group_index": slot.group_index, "prompt_id": slot.prompt_id, "attempt": attempt}
     stage.ledger.write("called", **ids, hook=hook.path)
     keywords = {"evaluation": False} if hook.takes_evaluation else {}

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from infra.errors import EngineUnavailable
+from infra.errors import EngineUnavailable, RequestRefused
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,19 +24,23 @@ class FunctionEngine:
     """Tokens, log-probs and length follow from (prompt, seed) by a hash.
 
     `length` fixes the number of tokens; `aborts` says which requests end early, by (number of the request, seed);
-    `delay` lets requests end in another order than they came; `dies_after` requests it is gone.
+    `delay` lets requests end in another order than they came; `dies_after` requests it is gone;
+    a prompt and answer of more than `context` tokens are refused.
     """
 
     length: int | None = None
     aborts: Callable[[int, int], bool] = lambda number, seed: False
     delay: Callable[[int], float] = lambda seed: 0.0
     dies_after: int | None = None
+    context: int | None = None
     requests: list[dict[str, Any]] = field(default_factory=list)
 
     async def generate(self, input_ids: list[int], *, max_new_tokens: int, seed: int, **sampling: Any) -> Generated:
         number = len(self.requests)
         if self.dies_after is not None and number >= self.dies_after:
             raise EngineUnavailable("the engine is gone", ids=[number])
+        if self.context is not None and len(input_ids) + max_new_tokens > self.context:
+            raise RequestRefused("status 400: longer than the model's context length", ids=["/generate"])
         self.requests.append({"input_ids": input_ids, "max_new_tokens": max_new_tokens, "seed": seed, **sampling})
         await asyncio.sleep(self.delay(seed))
         digest = hashlib.shake_256(json.dumps([input_ids, seed]).encode()).digest(1 + max_new_tokens)

@@ -145,3 +145,24 @@ def test_a_lost_engine_inside_a_hooks_own_task_group_is_still_a_lost_engine(gene
 
     with pytest.raises(EngineUnavailable):
         asyncio.run(generate_all([slot(0)], generation(parallel, engine=FunctionEngine(dies_after=0))))
+
+
+async def long_revision(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> list[Sample]:
+    draft = await generate(args, copy.deepcopy(sample), sampling_params, call="draft")
+    sample.prompt = f"{sample.prompt}{'very ' * 50}{draft.response}"
+    try:
+        return [draft, await generate(args, sample, sampling_params, call="revise/1")]
+    except ContractViolation:
+        return [draft]
+
+
+def test_a_prompt_that_the_engine_refuses_is_a_refusal_with_names_and_lengths(generation: Stage, ledger: LedgerWriter):
+    small = FunctionEngine(context=200, length=2)
+    slots = [slot(i, per_group=2) for i in (5, 6)]
+    with pytest.raises(ContractViolation) as refused:
+        asyncio.run(generate_all(slots, generation(long_revision, engine=small, concurrency=1)))
+    message = str(refused.value)
+    assert "call 'revise/1' of prompt group 2 (prompt id 'row-2'), rollout index 5, hook hooks.long_revision" in message
+    assert "256 tokens of a prompt, 100 more asked for" in message and "context length" in message
+    assert refused.value.ids == (2, "row-2", 5, "revise/1", 256, 100)
+    assert len(events(ledger, "called")) == 1  # it is not tried again: the same prompt is refused the same way

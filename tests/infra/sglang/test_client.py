@@ -9,9 +9,9 @@ from aiohttp import web
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infra.errors import EngineUnavailable
+from infra.errors import EngineUnavailable, RequestRefused
 from infra.ports import free_port
-from infra.sglang.client import PREFILL_SEQUENCES, PREFILL_TOKENS, EngineClient, RequestRefused, chunks
+from infra.sglang.client import PREFILL_SEQUENCES, PREFILL_TOKENS, EngineClient, chunks
 
 
 @contextlib.asynccontextmanager

@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import Qwen2ForCausalLM
 
-from infra.sglang.client import EngineClient, RequestRefused
+from infra.errors import RequestRefused
+from infra.sglang.client import EngineClient
 from infra.sglang.engine import SGLangEngine
 from tests.engine_fixture import END_OF_TEXT, VOCABULARY, write_tiny_qwen2
 
