@@ -73,6 +73,27 @@ def doctor(as_json: Json = False) -> None:
     raise typer.Exit(0 if all(f.ok for f in findings) else 3)
 
 
+@app.command()
+def bench(
+    what: Annotated[str, typer.Argument(help="schedule, normalise, grade or loss.")],
+    sizes: Annotated[
+        str | None,
+        typer.Option(
+            help="Samples (schedule, normalise), tokens (loss), or integer,symbolic answers (grade): 1000,10000."
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure a pure part on this machine, beside a reference in the same run."""
+    from infra.bench_command import rendered, run_bench
+
+    figures = run_bench(what, sizes)
+    if as_json:
+        print(json.dumps(figures))
+    else:
+        Console().print(rendered(what, figures))
+
+
 def main() -> None:
     """Entry point: errors a person can act on are printed in words, with the exit code they stand for."""
     sys.path.insert(0, str(Path.cwd()))  # hooks of the person's own, where a scenario names their package

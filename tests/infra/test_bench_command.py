@@ -1,0 +1,47 @@
+"""`fanline bench` at its smallest sizes: every figure is there, as JSON and as a table."""
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from infra.bench_command import BENCHES, rendered, run_bench
+from infra.errors import ConfigurationError
+
+SMALL = {"schedule": "200,400", "normalise": "1_000,2_000"}
+
+
+@pytest.mark.parametrize("name", ["schedule", "normalise"])
+def test_a_bench_of_small_sizes(name: str):
+    figures = run_bench(name, SMALL[name])
+    assert json.loads(json.dumps(figures)) == figures
+    assert [row["samples"] for row in figures["sizes"]] == [int(n.replace("_", "")) for n in SMALL[name].split(",")]
+    out = io.StringIO()
+    Console(file=out, width=160).print(rendered(name, figures))
+    assert f"bench {name}" in out.getvalue() and "seconds" in out.getvalue() and "growth" in out.getvalue()
+
+
+def test_nested_figures_are_rows_of_their_own():
+    out = io.StringIO()
+    figures = {
+        "symbolic": {"one_process": 123456.7, "equal": True},
+        "sizes": [{"tokens": 4, "plain": {"peak_mib": 1.5}}],
+    }
+    Console(file=out, width=160).print(rendered("grade", figures))
+    for words in ("symbolic one process  123,457", "symbolic equal        True", "plain peak mib  1.5"):
+        assert words in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "words"),
+    [
+        ("speed", None, f"There are {', '.join(BENCHES)}"),
+        ("schedule", "many", "--sizes many"),
+        ("schedule", "0", "above 0"),
+        ("grade", "100", "two: integer answers, symbolic answers"),
+    ],
+)
+def test_wrong_usage_is_said_in_words(name: str, sizes: str | None, words: str):
+    with pytest.raises(ConfigurationError, match=words):
+        run_bench(name, sizes)
