@@ -10,7 +10,7 @@ from infra.run import Run
 from infra.scenario.load import validate
 from infra.store import ObjectRef
 
-VOCABULARY = 131
+VOCABULARY = 127
 TEMPERATURE = 0.8
 FAN_OUTS = (1, 2, 3, 1, 2, 3, 1, 3)
 ROLLOUTS_PER_STEP = 4

@@ -1,0 +1,49 @@
+"""Weights out of the trainer, over HTTP and shared memory, into a real SGLang server."""
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+
+from infra.megatron.trainer import MegatronTrainer
+from infra.megatron.weights import push
+from infra.ray_cluster import RayCluster
+from infra.records.rollouts import read_table
+from infra.records.sources import ModelRef
+from infra.sglang.engine import SGLangEngine
+from tests.infra.megatron.samples import make_run, write_plan, write_rollouts
+
+ROWS = [0, 4, 9, 11]
+
+
+@pytest.mark.trainer
+@pytest.mark.engine
+def test_the_engine_answers_with_the_trained_weights(
+    tmp_path: Path, tiny_qwen2: Path, engine: SGLangEngine, ray_cluster: RayCluster
+) -> None:
+    run = make_run(tmp_path, "push")
+    model = ModelRef(uri="", revision="", path=tiny_qwen2, digest="tiny", parameters=0)
+    rollouts = write_rollouts(run)
+    rows = read_table(run.store, rollouts.table).to_pylist()
+    with MegatronTrainer(run, model, ray_cluster) as trainer:
+        before = trainer.log_probs(rollouts.table, ROWS, 1.0)
+        trained = trainer.train(rollouts, write_plan(run, rows), publish_gradients=set())
+        pushed = trainer.push_weights([engine.url], trained.weight_version)
+        after = trainer.log_probs(rollouts.table, ROWS, 1.0)
+    version, seen = asyncio.run(look(engine, [(rows[r]["tokens"], rows[r]["response_length"]) for r in ROWS]))
+    push(load_file(tiny_qwen2 / "model.safetensors"), [engine.url], "default")
+
+    assert pushed.digest == trained.weights_digest
+    assert version == trained.weight_version
+    assert distance(seen, after) < 1e-4 < distance(before, after) / 100
+
+
+async def look(engine: SGLangEngine, sequences: list[tuple[list[int], int]]) -> tuple[str, list[list[float]]]:
+    async with engine.client() as client:
+        return await client.weight_version(), await client.prefill_log_probs(sequences)
+
+
+def distance(ours: list[list[float]], theirs: list[list[float]]) -> float:
+    return max(float(np.abs(np.subtract(a, b)).max()) for a, b in zip(ours, theirs, strict=True))
