@@ -15,6 +15,7 @@ from infra.ports import free_port
 from infra.settings import settings
 from infra.supervisor import stop, supervised
 
+SEND_SECONDS = 10.0
 QUIET = {"PREFECT_SERVER_ANALYTICS_ENABLED": "false", "DO_NOT_TRACK": "1", "PREFECT_CLI_PROMPT": "false"}
 
 
@@ -40,9 +41,21 @@ def prefect_api(log_path: Path, deadline_seconds: float = 120) -> Iterator[str]:
     try:
         _wait_until_healthy(url, server, log_path, deadline_seconds)
         yield url
+        _send_what_waits()
     finally:
         os.environ.pop("PREFECT_API_URL")
         stop(server, deadline_seconds=15)
+
+
+def _send_what_waits() -> None:
+    """Logs and events that Prefect still holds in the background would go nowhere once the server is gone."""
+    if "prefect.flow_engine" not in sys.modules:
+        return
+    from prefect.events.worker import EventsWorker
+    from prefect.logging.handlers import APILogWorker
+
+    for service in (APILogWorker, EventsWorker):
+        service.drain_all(timeout=SEND_SECONDS)
 
 
 def _wait_until_healthy(url: str, server: subprocess.Popen[bytes], log_path: Path, deadline_seconds: float) -> None:

@@ -1,0 +1,30 @@
+"""Processes of one run, known by the FANLINE_HOME in their environment, whatever parent or session they have."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+
+def of_home(home: Path) -> dict[int, str]:
+    """{process id: command line} of every process that was started for a home folder."""
+    marker = f"FANLINE_HOME={home}".encode() + b"\0"
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            if marker in (entry / "environ").read_bytes() + b"\0":
+                found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+    return found
+
+
+def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
+    """Whether a condition came true within a time that is only a limit, not a measurement."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.1)
+    return condition()

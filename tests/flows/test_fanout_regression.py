@@ -1,0 +1,56 @@
+"""The whole loop, as a person runs it: real SGLang, Ray, Megatron-core and Prefect."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.flows.conftest import Ended
+
+pytestmark = [pytest.mark.e2e, pytest.mark.engine, pytest.mark.trainer, pytest.mark.prefect]
+
+Run = Callable[..., Ended]
+
+
+@pytest.fixture(scope="module")
+def tiny(run: Run) -> Ended:
+    return run("tiny")
+
+
+def test_tiny_passes_and_every_required_check_ran(tiny: Ended):
+    assert tiny.code == 0, tiny.errors
+    assert tiny.summary and tiny.summary["verdict"] == "PASS"
+    for name in ("contract", "non-vacuity", "counter", "ledger", "identity", "normalisation", "steps", "loss-oracle"):
+        assert tiny.check(name)["status"] == "pass"
+
+
+def test_the_same_seed_gives_the_same_weights_and_another_seed_others(run: Run, tiny: Ended):
+    again = run("tiny")
+    assert tiny.summary and again.summary and again.code == 0
+    assert again.summary["weights_digest"] == tiny.summary["weights_digest"]
+    assert again.summary["run"] != tiny.summary["run"]
+
+
+@pytest.mark.parametrize(
+    ("hook", "words"),
+    [
+        ("returns_none", "None"),
+        ("siblings_without_id", "rollout_id"),
+        ("raises", "the tool server said no"),
+    ],
+)
+def test_a_wrong_hook_is_a_regression_that_names_it(run: Run, hook: str, words: str):
+    path = f"tests.flows.user_hooks.{hook}"
+    refused = run("tiny", "--set", f"rollout.generate={path}", FANLINE_HOOK_PACKAGES='["hooks","tests"]')
+    assert refused.code == 1, refused.errors
+    contract = refused.check("contract")
+    assert contract["status"] == "fail" and path in contract["reason"] and words in contract["reason"]
+
+
+def test_a_hook_outside_the_allowed_packages_is_refused_before_anything_starts(run: Run):
+    refused = run("tiny", "--set", "rollout.generate=os.path.join")
+    assert refused.code == 2 and "os.path.join" in refused.errors
+
+
+def test_a_typo_is_refused_with_the_nearest_name(run: Run):
+    refused = run("tiny", "--set", "rollout.promts=3")
+    assert refused.code == 2 and "prompts" in refused.errors
