@@ -21,6 +21,9 @@ app = typer.Typer(
     "2 wrong usage or configuration, 3 INFRA, 4 INCONCLUSIVE.",
 )
 
+hook_app = typer.Typer(no_args_is_help=True, help="Look at hooks before any run.")
+app.add_typer(hook_app, name="hook")
+
 Store = Annotated[str | None, typer.Option("--store", help="Artifact store: a folder or s3://bucket/prefix.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 
@@ -92,6 +95,26 @@ def bench(
         print(json.dumps(figures))
     else:
         Console().print(rendered(what, figures))
+
+
+@hook_app.command()
+def check(
+    hook: Annotated[str, typer.Argument(metavar="my.module:fn", help="A generate hook.")],
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override a field of the scenario tiny.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Run a generate hook with a small engine in this process, and say what a run would refuse. Exit codes 0, 1, 2."""
+    from infra.hook_check.check import check_hook, scenario_of
+    from infra.hook_check.report import rendered
+
+    report = check_hook(scenario_of(hook, set_), settings().hook_packages)
+    if as_json:
+        print(json.dumps(report.to_dict()))
+    else:
+        Console().print(rendered(report))
+    raise typer.Exit(report.exit_code)
 
 
 def main() -> None:
