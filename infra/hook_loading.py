@@ -3,6 +3,7 @@
 import difflib
 import importlib
 import inspect
+import json
 import pkgutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -47,7 +48,8 @@ def load_hook(path: str, kind: Kind, allowed: tuple[str, ...] = HOOK_PACKAGES) -
     if not _inside(module_name, allowed):
         raise ConfigurationError(
             f"{kind} hook {path} lies outside the packages that this deployment allows ({', '.join(allowed)}).",
-            next_step="Put the function into one of them, or let the deployment allow its package.",
+            next_step="Put the function into one of them, or let the deployment allow its package: "
+            f"FANLINE_HOOK_PACKAGES='{json.dumps([*allowed, module_name.partition('.')[0]])}'.",
             ids=[path],
         )
     module = _import(module_name, path, kind)
