@@ -56,6 +56,28 @@ def scenarios(as_json: Json = False) -> None:
 
 
 @app.command()
+def signal(
+    scenario: Annotated[str, typer.Argument(help="A scenario by name or a YAML file.")],
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, from 0.")] = 10,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override a field; may be given again.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say in how many seeds the rollouts of a scenario carry signal: rewards that differ inside prompt groups."""
+    from infra.signal_command import measure
+
+    figures = measure(load(scenario, set_), seeds)
+    if as_json:
+        print(json.dumps(figures))
+        return
+    for row in figures["seeds"]:
+        said = f"{row['mixed_groups']} of {row['groups']} groups mixed, mean reward {row['reward']:.2f}"
+        print(f"seed {row['seed']:3}: {said}, fan-outs {row['fan_outs']}, {'signal' if row['signal'] else 'NO signal'}")
+    print(f"{figures['with_signal']} of {seeds} seeds carry signal")
+
+
+@app.command()
 def show(run_id: Annotated[str, typer.Argument(metavar="RUN")], store: Store = None, as_json: Json = False) -> None:
     """Show the verdict and the checks of a stored run."""
     from infra.show import show_run

@@ -1,17 +1,21 @@
 """The artifact store: one local folder or S3 prefix, in which nothing that was published is ever overwritten."""
 
 import hashlib
+import io
 import json
 import os
 import secrets
+import shutil
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import fsspec
 
 from infra.errors import StoreUnavailable
+
+COPY_BYTES = 8 * 2**20
 
 
 class AlreadyPublished(StoreUnavailable):
@@ -43,6 +47,10 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def _opened(content: bytes | Path) -> BinaryIO:
+    return content.open("rb") if isinstance(content, Path) else io.BytesIO(content)
+
+
 @dataclass(frozen=True)
 class ArtifactStore:
     """Objects by key under `uri` (a folder, `file://…` or `s3://bucket/prefix`), through fsspec.
@@ -72,28 +80,37 @@ class ArtifactStore:
         Raises:
             AlreadyPublished: the key holds other content.
         """
-        ref = ObjectRef(key=key, sha256=sha256(data), size=len(data))
-        try:
-            created = self._create(key, data)
-        except OSError as cause:
-            raise self._unavailable("write", key, cause) from cause
-        if not created and sha256(self.read_unverified(key)) != ref.sha256:
-            raise AlreadyPublished(f"{self.uri}/{key} was published before with other content.", ids=[key])
-        return ref
+        return self._published(ObjectRef(key=key, sha256=sha256(data), size=len(data)), data)
 
     def publish_json(self, key: str, value: Any) -> ObjectRef:
         return self.publish(key, canonical_json(value))
 
     def publish_file(self, key: str, path: Path) -> ObjectRef:
-        return self.publish(key, path.read_bytes())
+        """Publish a file without reading it into memory; `{digest}` in the key stands for the start of its sha256."""
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        ref = ObjectRef(key=key.replace("{digest}", digest[:16]), sha256=digest, size=path.stat().st_size)
+        return self._published(ref, path)
 
-    def _create(self, key: str, data: bytes) -> bool:
+    def _published(self, ref: ObjectRef, content: bytes | Path) -> ObjectRef:
+        try:
+            created = self._create(ref.key, content)
+        except OSError as cause:
+            raise self._unavailable("write", ref.key, cause) from cause
+        if not created and sha256(self.read_unverified(ref.key)) != ref.sha256:
+            raise AlreadyPublished(f"{self.uri}/{ref.key} was published before with other content.", ids=[ref.key])
+        return ref
+
+    def _create(self, key: str, content: bytes | Path) -> bool:
         """Conditional create: a temporary name and a link locally, `If-None-Match: *` on S3. False if it exists."""
         fs, _ = self._location
         path = self.path(key)
         if not self.is_local:
             try:
-                fs.pipe_file(path, data, mode="create")
+                if isinstance(content, Path):
+                    fs.put_file(str(content), path, mode="create")
+                else:
+                    fs.pipe_file(path, content, mode="create")
             except FileExistsError:
                 return False
             return True
@@ -101,8 +118,8 @@ class ArtifactStore:
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}")
         try:
-            with temporary.open("xb") as file:
-                file.write(data)
+            with temporary.open("xb") as file, _opened(content) as source:
+                shutil.copyfileobj(source, file, COPY_BYTES)
                 file.flush()
                 os.fsync(file.fileno())
             os.link(temporary, target)

@@ -7,13 +7,14 @@ step count. The manifest, which the driver publishes, names the shards and what 
 from __future__ import annotations
 
 import torch
-from safetensors.torch import load, save
+from safetensors.torch import load
 
 from infra.errors import StoreUnavailable
 from infra.megatron.core import TrainerCore
 from infra.megatron.reports import StateShard
+from infra.megatron.tensors import publish_tensors
 from infra.run import Run
-from infra.store import ObjectRef, sha256
+from infra.store import ObjectRef
 
 MASTER = "master"
 
@@ -24,11 +25,10 @@ def publish_shard(run: Run, iteration: int, core: TrainerCore) -> StateShard:
     parts = {}
     for shard in core.optimizer.owned(core.model):
         held = {MASTER: shard.main, **core.optimizer.moments(shard)}
-        tensors |= {f"{shard.name}/{kind}": t.detach().clone().contiguous().cpu() for kind, t in held.items()}
+        tensors |= {f"{shard.name}/{kind}": t.detach().cpu() for kind, t in held.items()}
         parts[shard.name] = {"shape": list(shard.parameter.shape), "start": shard.start, "end": shard.end}
-    data = save(tensors)
-    name = f"rank-{core.place.rank:04d}-{sha256(data)[:12]}.safetensors"
-    ref = run.store.publish(run.key("iterations", iteration, "state", name), data)
+    name = f"rank-{core.place.rank:04d}-{{digest}}.safetensors"
+    ref = publish_tensors(run, run.key("iterations", iteration, "state", name), tensors)
     return StateShard(rank=core.place.rank, ref=ref, parts=parts)
 
 

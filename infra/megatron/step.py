@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from safetensors.torch import save
 from torch import Tensor
 
 from infra.ledger import LedgerWriter
@@ -16,9 +15,10 @@ from infra.megatron.forward import LossForward, MicroBatchFigures, TrainingBatch
 from infra.megatron.gradient import unclipped_norm, whole_gradient
 from infra.megatron.numeric import NumericFailure
 from infra.megatron.reports import RankStep
+from infra.megatron.tensors import publish_tensors
 from infra.records.plan import Step
 from infra.run import Run
-from infra.store import ObjectRef, sha256
+from infra.store import ObjectRef
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,9 +85,8 @@ class StepRunner:
         gradient = whole_gradient(self.core.wrapped, self.core.model, self.core.shape)
         if self.core.place.rank != 0:
             return None
-        data = save({name: g.float().contiguous().cpu() for name, g in gradient.items()})
-        name = f"gradient-{step.index:04d}-{sha256(data)[:12]}.safetensors"
-        return self.run.store.publish(self.run.key("iterations", self.iteration, name), data)
+        key = self.run.key("iterations", self.iteration, f"gradient-{step.index:04d}-{{digest}}.safetensors")
+        return publish_tensors(self.run, key, {name: g.float().cpu() for name, g in gradient.items()})
 
     def _sums(self, batches: Sequence[TrainingBatch], figures: Sequence[MicroBatchFigures]) -> dict:
         terms: dict[int, float] = {}

@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
-from transformers.utils.logging import disable_progress_bar
 
 from tasks.counter_assertion.evidence import Key
 from tasks.counter_assertion.oracle.expected import OracleBatch, OracleSample
@@ -64,7 +63,6 @@ def compute(model_path: Path, parameters: int, batch: OracleBatch, temperature: 
     """
     transformers_logging.disable_progress_bar()
     dtype = torch.float64 if parameters <= FLOAT64_PARAMETERS else torch.float32
-    disable_progress_bar()
     model = AutoModelForCausalLM.from_pretrained(model_path, dtype=dtype, attn_implementation="eager")
     model.eval()
     terms: dict[int, float] = {}
