@@ -1,7 +1,9 @@
 """`fanline run`: the flow on this machine, from this process, with its verdict as the exit code."""
 
+import contextlib
 import os
 import sys
+from collections.abc import Iterator
 
 from infra.prefect_api import prefect_api
 from infra.records.verdict import Outcome
@@ -24,7 +26,7 @@ def run_scenario(scenario: Scenario, store: str | None, resume: str | None, *, a
         os.environ.setdefault("TQDM_DISABLE", "1")  # other libraries' bars are noise in a log file
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads take the cores from engine and trainer
     log = settings().spool_dir / "prefect-server.log"
-    with prefect_api(log) as url:
+    with _stdout_for_the_result(), prefect_api(log) as url:
         print(
             f"fanline: {scenario.name}, seed {scenario.seed}; watch it at {url.removesuffix('/api')}", file=sys.stderr
         )
@@ -35,6 +37,20 @@ def run_scenario(scenario: Scenario, store: str | None, resume: str | None, *, a
         state.result()  # raises what kept the run from a verdict
     _print(store or settings().store_uri, str(state.message).split(":")[0], as_json=as_json)
     return Outcome[str(state.name)].value
+
+
+@contextlib.contextmanager
+def _stdout_for_the_result() -> Iterator[None]:
+    """What libraries print on standard output goes to standard error: Ray does, from threads of its own."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def _print(store_uri: str, run_id: str, *, as_json: bool) -> None:
