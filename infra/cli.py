@@ -1,7 +1,10 @@
 """`fanline`: run a scenario, look at a run, see what this machine lacks."""
 
+import importlib
 import json
 import sys
+import traceback
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -9,9 +12,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from infra.errors import FanlineError
+from infra.errors import FanlineError, InfraFault
 from infra.scenario.load import load, names
 from infra.settings import settings
+
+INTERRUPTED = 130
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -141,12 +146,29 @@ def check(
 
 def main() -> None:
     """Entry point: errors a person can act on are printed in words, with the exit code they stand for."""
-    sys.path.insert(0, str(Path.cwd()))  # hooks of the person's own, where a scenario names their package
+    # Hooks of the person's own come from their folder; a module there that is called `tasks` must not hide ours.
+    for package in ("flows", "tasks", "hooks"):
+        importlib.import_module(package)
+    sys.path.append(str(Path.cwd()))
     try:
         app()
     except FanlineError as error:
-        print(f"fanline: {error}", file=sys.stderr)
+        _say(str(error), error.exit_code, ids=[str(i) for i in error.ids])
         raise SystemExit(error.exit_code) from None
+    except KeyboardInterrupt:
+        _say("interrupted; `fanline run SCENARIO --resume RUN` goes on with an unfinished run.", INTERRUPTED)
+        raise SystemExit(INTERRUPTED) from None
+    except Exception as error:
+        # Exit code 1 would claim a regression of the stack under test.
+        traceback.print_exc()
+        _say(f"unexpected {type(error).__name__}: {error}. Nothing is said about the stack.", InfraFault.exit_code)
+        raise SystemExit(InfraFault.exit_code) from None
+
+
+def _say(message: str, exit_code: int, ids: Sequence[str] = ()) -> None:
+    print(f"fanline: {message}", file=sys.stderr)
+    if "--json" in sys.argv:
+        print(json.dumps({"error": message, "exit_code": exit_code, "ids": list(ids)}))
 
 
 if __name__ == "__main__":

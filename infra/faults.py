@@ -1,10 +1,16 @@
 """Faults of a run as facts to report, instead of tracebacks that end it without a verdict."""
 
 from types import TracebackType
+from typing import Any
 
 from prefect.logging import get_run_logger
 
-from infra.errors import ConfigurationError, FanlineError
+from infra.errors import ConfigurationError, EngineUnavailable, FanlineError
+
+
+def engine_was_lost(task: Any, run: Any, state: Any) -> bool:
+    """Prefect's retry condition of stages that use the engine: what a hook or a number did wrong it does again."""
+    return isinstance(state.result(raise_on_failure=False), EngineUnavailable)
 
 
 class recorded_faults:

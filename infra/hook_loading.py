@@ -3,10 +3,11 @@
 import difflib
 import importlib
 import inspect
-import json
 import pkgutil
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
@@ -49,7 +50,7 @@ def load_hook(path: str, kind: Kind, allowed: tuple[str, ...] = HOOK_PACKAGES) -
         raise ConfigurationError(
             f"{kind} hook {path} lies outside the packages that this deployment allows ({', '.join(allowed)}).",
             next_step="Put the function into one of them, or let the deployment allow its package: "
-            f"FANLINE_HOOK_PACKAGES='{json.dumps([*allowed, module_name.partition('.')[0]])}'.",
+            f"FANLINE_HOOK_PACKAGES={','.join([*allowed, module_name.partition('.')[0]])}.",
             ids=[path],
         )
     module = _import(module_name, path, kind)
@@ -80,6 +81,13 @@ def load_scenario_hooks(scenario: Scenario, allowed: tuple[str, ...] = HOOK_PACK
         load_hook(scenario.rollout.reward, "reward", allowed),
         load_hook(scenario.normalization.reward_post_process, "reward_post_process", allowed),
     )
+
+
+def source_files(hooks: Iterable[Hook]) -> list[Path]:
+    """The Python files of the packages that hooks come from: code that a run depends on."""
+    tops = {inspect.unwrap(hook.function).__module__.partition(".")[0] for hook in hooks}
+    folders = [Path(str(sys.modules[top].__file__)).parent for top in sorted(tops)]
+    return [path for folder in folders for path in sorted(folder.rglob("*.py"))]
 
 
 def _inside(module: str, allowed: Iterable[str]) -> bool:

@@ -1,12 +1,13 @@
 """Open a run: its id, its store, and the first object in it."""
 
 import hashlib
+import sys
 from pathlib import Path
 
 from prefect.runtime import flow_run
 
 from infra.errors import ConfigurationError
-from infra.hook_loading import load_scenario_hooks
+from infra.hook_loading import load_scenario_hooks, source_files
 from infra.run import Run
 from infra.scenario.model import Scenario
 from infra.scenario.review import refuse_unsupported
@@ -25,6 +26,11 @@ def code_digest() -> str:
     return digest.hexdigest()
 
 
+def absolute(store_uri: str) -> str:
+    """A store's URI that means the same from every folder."""
+    return store_uri if "://" in store_uri else str(Path(store_uri).absolute())
+
+
 def open_run(scenario: Scenario, store: str | None, resume: str | None) -> Run:
     """The run of the current flow run; a retry of the same flow run opens the same run again.
 
@@ -34,14 +40,16 @@ def open_run(scenario: Scenario, store: str | None, resume: str | None) -> Run:
             a run of another scenario or of other code.
     """
     refuse_unsupported(scenario)
-    load_scenario_hooks(scenario, settings().hook_packages)
+    hooks = load_scenario_hooks(scenario, settings().hook_packages)
     run_id = resume or f"{scenario.name}-{flow_run.get_id().replace('-', '')[-12:]}"  # type: ignore[union-attr]
     spool = settings().spool_dir / run_id
-    run = Run(run_id=run_id, scenario=scenario, store_uri=store or settings().store_uri, spool=spool)
+    run = Run(run_id=run_id, scenario=scenario, store_uri=absolute(store or settings().store_uri), spool=spool)
     run.store.probe()
+    print(f"fanline: run {run_id} in {run.store_uri}", file=sys.stderr, flush=True)
     document = scenario.model_dump(mode="json")
     opened = {"run": run_id, "scenario": document, "scenario_digest": sha256(canonical_json(document))}
     opened["code_digest"] = code_digest()
+    opened["hooks_digest"] = sha256(b"\0".join(path.read_bytes() for path in source_files(hooks)))
     key = run.key("run.json")
     if run.store.exists(key):
         _refuse_other_inputs(run_id, run.store.read_json(key), opened)
@@ -53,7 +61,7 @@ def open_run(scenario: Scenario, store: str | None, resume: str | None) -> Run:
 
 
 def _refuse_other_inputs(run_id: str, before: dict, now: dict) -> None:
-    changed = [name for name in ("scenario_digest", "code_digest") if before[name] != now[name]]
+    changed = [name for name in ("scenario_digest", "code_digest", "hooks_digest") if before[name] != now[name]]
     if changed:
         raise ConfigurationError(
             f"Run {run_id} was started with another {' and '.join(c.split('_')[0] for c in changed)}.",

@@ -16,6 +16,7 @@ from infra.settings import settings
 from infra.supervisor import stop, supervised
 
 SEND_SECONDS = 10.0
+REACH_SECONDS = 10.0
 QUIET = {"PREFECT_SERVER_ANALYTICS_ENABLED": "false", "DO_NOT_TRACK": "1", "PREFECT_CLI_PROMPT": "false"}
 
 
@@ -31,6 +32,7 @@ def prefect_api(log_path: Path, deadline_seconds: float = 120) -> Iterator[str]:
     """
     os.environ.update(QUIET)
     if configured := settings().prefect_api_url:
+        _refuse_unreachable(configured)
         yield configured
         return
     port = free_port()
@@ -41,10 +43,21 @@ def prefect_api(log_path: Path, deadline_seconds: float = 120) -> Iterator[str]:
     try:
         _wait_until_healthy(url, server, log_path, deadline_seconds)
         yield url
-        _send_what_waits()
     finally:
+        _send_what_waits()
         os.environ.pop("PREFECT_API_URL")
         stop(server, deadline_seconds=15)
+
+
+def _refuse_unreachable(url: str) -> None:
+    try:
+        urllib.request.urlopen(f"{url.rstrip('/')}/health", timeout=REACH_SECONDS).close()
+    except (OSError, ValueError) as cause:
+        raise InfraFault(
+            f"The Prefect API {url} does not answer: {cause}.",
+            next_step="Start it, or unset PREFECT_API_URL to let each run start a server of its own.",
+            ids=[url],
+        ) from cause
 
 
 def _send_what_waits() -> None:

@@ -21,7 +21,7 @@ def run_scenario(scenario: Scenario, store: str | None, resume: str | None, *, a
     refuse_unsupported(scenario)
     for words in warnings_of(scenario):
         print(f"fanline: warning: {words}", file=sys.stderr)
-    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "WARNING")
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")  # errors are told once, in words
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")  # other libraries' bars are noise in a log file
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads take the cores from engine and trainer

@@ -18,12 +18,16 @@ def find_run(store: ArtifactStore, name: str) -> str:
         ConfigurationError: there is none, or more than one.
     """
     runs = sorted({key.split("/")[1] for key in store.keys("runs")})
-    found = [r for r in runs if r == name] or [r for r in runs if r.startswith(name) or r.endswith(name)]
+    found = [r for r in runs if r == name] or [r for r in runs if _begins_or_ends(r, name)]
     if len(found) == 1:
         return found[0]
     what = f"{len(found)} runs of {store.uri} match {name!r}: {', '.join(found[:10])}." if found else ""
     latest = ", ".join(runs[-5:]) or "none yet"
     raise ConfigurationError(what or f"No run of {store.uri} is called {name!r}.", next_step=f"Runs: {latest}.")
+
+
+def _begins_or_ends(run_id: str, name: str) -> bool:
+    return run_id.startswith(name) or run_id.endswith(name) or run_id.rpartition("-")[2].startswith(name)
 
 
 def show_run(store_uri: str, name: str, *, as_json: bool) -> dict[str, Any]:

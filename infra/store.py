@@ -1,11 +1,13 @@
 """The artifact store: one local folder or S3 prefix, in which nothing that was published is ever overwritten."""
 
+import contextlib
 import hashlib
 import io
 import json
 import os
 import secrets
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import Any, BinaryIO
 
 import fsspec
 
-from infra.errors import StoreUnavailable
+from infra.errors import FanlineError, StoreUnavailable
 
 COPY_BYTES = 8 * 2**20
 
@@ -93,10 +95,8 @@ class ArtifactStore:
         return self._published(ref, path)
 
     def _published(self, ref: ObjectRef, content: bytes | Path) -> ObjectRef:
-        try:
+        with self._told("write", ref.key):
             created = self._create(ref.key, content)
-        except OSError as cause:
-            raise self._unavailable("write", ref.key, cause) from cause
         if not created and sha256(self.read_unverified(ref.key)) != ref.sha256:
             raise AlreadyPublished(f"{self.uri}/{ref.key} was published before with other content.", ids=[ref.key])
         return ref
@@ -142,26 +142,25 @@ class ArtifactStore:
 
     def read_unverified(self, key: str) -> bytes:
         """The bytes under a key whose digest the caller does not know (an index, a summary)."""
-        fs, _ = self._location
-        try:
-            return bytes(fs.cat_file(self.path(key)))  # type: ignore[arg-type]
-        except OSError as cause:
-            raise self._unavailable("read", key, cause) from cause
+        with self._told("read", key):
+            return bytes(self._location[0].cat_file(self.path(key)))  # type: ignore[arg-type]
 
     def read_json(self, ref_or_key: ObjectRef | str) -> Any:
         data = self.read_unverified(ref_or_key) if isinstance(ref_or_key, str) else self.read(ref_or_key)
         return json.loads(data)
 
     def exists(self, key: str) -> bool:
-        fs, _ = self._location
-        fs.invalidate_cache()
-        return fs.exists(self.path(key))
+        with self._told("look up", key):
+            fs, _ = self._location
+            fs.invalidate_cache()
+            return fs.exists(self.path(key))
 
     def keys(self, prefix: str) -> list[str]:
         """All keys under a prefix folder, sorted; leftovers of unfinished local writes are not listed."""
-        fs, root = self._location
-        fs.invalidate_cache()
-        found = fs.find(self.path(prefix)) if fs.exists(self.path(prefix)) else []
+        with self._told("list", prefix):
+            fs, root = self._location
+            fs.invalidate_cache()
+            found = fs.find(self.path(prefix)) if fs.exists(self.path(prefix)) else []
         return sorted(p[len(root) + 1 :] for p in found if not p.rsplit("/", 1)[-1].startswith("."))
 
     def probe(self) -> None:
@@ -170,19 +169,27 @@ class ArtifactStore:
         self.publish(key, data)
         if self.read_unverified(key) != data:
             raise StoreUnavailable(f"{self.uri} gives back other bytes than were written.", ids=[key])
-        try:
+        with self._told("probe", key):
             if self._create(key, b"second"):
                 raise StoreUnavailable(
                     f"{self.uri} let an object be overwritten: it ignores conditional creates.",
                     next_step="Use a store that honours If-None-Match.",
                 )
             self._location[0].rm_file(self.path(key))
-        except OSError as cause:
-            raise self._unavailable("probe", key, cause) from cause
+
+    @contextlib.contextmanager
+    def _told(self, verb: str, key: str) -> Iterator[None]:
+        """Whatever the filesystem raises is told as what could not be done to which key."""
+        try:
+            yield
+        except FanlineError:
+            raise
+        except Exception as cause:  # fsspec's filesystems raise what their client libraries do: botocore, ftplib, …
+            raise self._unavailable(verb, key, cause) from cause
 
     def _unavailable(self, verb: str, key: str, cause: Exception) -> StoreUnavailable:
         return StoreUnavailable(
             f"The artifact store {self.uri} can not {verb} {key}: {type(cause).__name__}: {cause}.",
-            next_step="Check that it exists, has room and that this user may write there.",
+            next_step="Check that it exists, has room, and that this user's credentials may read and write there.",
             ids=[key],
         )

@@ -32,8 +32,10 @@ def load(name_or_file: str, overrides: list[str] | None = None) -> Scenario:
         raise ConfigurationError(f"There is no scenario {name_or_file!r}.", next_step=_nearest(name_or_file, names()))
     try:
         document = yaml.safe_load(path.read_text())
-    except yaml.YAMLError as cause:
+    except (yaml.YAMLError, UnicodeDecodeError) as cause:
         raise ConfigurationError(f"{path.name} is not YAML: {cause}") from cause
+    if not isinstance(document, dict):
+        raise ConfigurationError(f"{path.name} holds no scenario: its top level has no fields.")
     for override in overrides or []:
         _set(document, override)
     return validate(document, path.name)
@@ -54,9 +56,14 @@ def _set(document: dict[str, Any], override: str) -> None:
     *sections, field = path.strip().split(".")
     for section in sections:
         inner = document.setdefault(section, {})
+        if not isinstance(inner, str | dict):
+            raise ConfigurationError(f"--set {override}: {section} is a value, it has no fields.")
         document[section] = inner = {"uri": inner} if isinstance(inner, str) else inner
         document = inner
-    document[field] = yaml.safe_load(text)
+    try:
+        document[field] = yaml.safe_load(text)
+    except yaml.YAMLError as cause:
+        raise ConfigurationError(f"--set {override}: {text!r} is not a YAML value.") from cause
 
 
 def _in_words(error: Any) -> str:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from prefect import task
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.runtime import task_run
 
-from infra.errors import EngineUnavailable
+from infra.faults import engine_was_lost
 from infra.progress import progress
 from infra.records.rollouts import RolloutsRef
 from infra.records.sources import ModelRef, PromptsRef
@@ -22,11 +22,6 @@ if TYPE_CHECKING:
     from infra.sglang.engine import SGLangEngine
 
 PROGRESS_STEPS = 20  # updates of the progress artifact: each is a request to the API
-
-
-def engine_was_lost(task: Any, run: Any, state: Any) -> bool:
-    """Retry a lost engine, and nothing else: what a hook did wrong it does again."""
-    return isinstance(state.result(raise_on_failure=False), EngineUnavailable)
 
 
 @task(

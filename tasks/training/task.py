@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
+from prefect.runtime import task_run
 
+from infra.faults import engine_was_lost
 from infra.records.rollouts import RolloutsRef, read_table
 from infra.records.sources import ModelRef
 from infra.records.training import SyncResult, TrainedIteration
@@ -47,13 +49,22 @@ def train_iteration(run: Run, model: ModelRef, rollouts: RolloutsRef, trainer: M
     return trained
 
 
-@task(task_run_name="sync weights, iteration {rollouts.iteration}", cache_policy=NO_CACHE, persist_result=False)
+@task(
+    task_run_name="sync weights, iteration {rollouts.iteration}",
+    cache_policy=NO_CACHE,
+    persist_result=False,
+    retries=2,
+    retry_delay_seconds=[1, 5],
+    retry_condition_fn=engine_was_lost,
+)
 def sync_weights(
     run: Run, rollouts: RolloutsRef, trained: TrainedIteration, trainer: MegatronTrainer, engine: SGLangEngine
 ) -> SyncResult:
-    """Push the trained weights into the engine and see that it answers with them."""
+    """Push the trained weights into the engine and see that it answers with them. A lost engine is started again."""
     from tasks.training.sync import push_and_compare
 
+    if task_run.run_count > 1 or not engine.running:
+        engine.restart()
     result = push_and_compare(run, rollouts, trained, trainer, engine)
     if not run.finished("sync", rollouts.iteration):
         run.finish("sync", rollouts.iteration, result.to_dict())

@@ -40,7 +40,7 @@ def test_the_same_seed_gives_the_same_weights_and_another_seed_others(run: Run, 
 )
 def test_a_wrong_hook_is_a_regression_that_names_it(run: Run, hook: str, words: str):
     path = f"tests.flows.user_hooks.{hook}"
-    refused = run("tiny", "--set", f"rollout.generate={path}", FANLINE_HOOK_PACKAGES='["hooks","tests"]')
+    refused = run("tiny", "--set", f"rollout.generate={path}", FANLINE_HOOK_PACKAGES="hooks,tests")
     assert refused.code == 1, refused.errors
     contract = refused.check("contract")
     assert contract["status"] == "fail" and path in contract["reason"] and words in contract["reason"]

@@ -18,7 +18,7 @@ Start = Callable[..., subprocess.Popen[str]]
 
 
 def start_slow(start_run: Start, home: Path, *more: str) -> subprocess.Popen[str]:
-    return start_run(*SLOW, *more, FANLINE_HOME=str(home), FANLINE_HOOK_PACKAGES='["hooks","tests"]')
+    return start_run(*SLOW, *more, FANLINE_HOME=str(home), FANLINE_HOOK_PACKAGES="hooks,tests")
 
 
 def wait_for_a_rollout(home: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from infra.errors import InfraFault
 from infra.prefect_api import prefect_api
 
 
@@ -21,7 +22,15 @@ def test_a_server_of_our_own_answers_and_ends_with_us(tmp_path: Path, monkeypatc
     assert "PREFECT_API_URL" not in os.environ
 
 
-def test_a_configured_api_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:4200/api")
+@pytest.mark.prefect
+def test_a_configured_api_is_used(prefect_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PREFECT_API_URL", prefect_url)
     with prefect_api(tmp_path / "server.log") as url:
-        assert url == "http://127.0.0.1:4200/api" and not (tmp_path / "server.log").exists()
+        assert url == prefect_url and not (tmp_path / "server.log").exists()
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9/api", "nonsense"])
+def test_a_configured_api_that_does_not_answer_is_infra(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PREFECT_API_URL", url)
+    with pytest.raises(InfraFault, match="does not answer"), prefect_api(tmp_path / "server.log"):
+        pass

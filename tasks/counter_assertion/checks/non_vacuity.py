@@ -22,14 +22,14 @@ class Condition:
 
 
 def check(evidence: Evidence) -> CheckResult:
-    """INCONCLUSIVE where a condition is not met; a plumbing-only scenario passes, and is told why it can not tell."""
+    """INCONCLUSIVE where a condition is not met; nothing is asked of a plumbing-only scenario."""
     conditions = [c(evidence) for c in CONDITIONS]
     figures = {name: value for c in conditions for name, value in c.figures.items()}
     unmet = [c.unmet for c in conditions if not c.met]
     if evidence.scenario.plumbing_only:
         carries = f"; as declared it can not tell, because {'; '.join(unmet)}" if unmet else ""
         reason = f"not applicable: the scenario declares itself plumbing-only{carries}"
-        return CheckResult(name=NAME, status="pass", reason=reason, figures=figures)
+        return CheckResult(name=NAME, status="not run", reason=reason, figures=figures)
     if unmet:
         reason = "not met: " + "; ".join(unmet)
         return CheckResult(name=NAME, status="inconclusive", reason=reason, figures=figures)

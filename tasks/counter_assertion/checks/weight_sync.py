@@ -65,5 +65,5 @@ def _too_small_to_tell(evidence: Evidence, figures: dict) -> CheckResult:
         f"versions agree, but training moved the log-probs by {figures['least move by training']:.2g} only: "
         "a sync that did nothing would look the same"
     )
-    status = "pass" if evidence.scenario.plumbing_only else "inconclusive"
+    status = "not run" if evidence.scenario.plumbing_only else "inconclusive"
     return CheckResult(name=NAME, status=status, reason=reason, figures=figures)
