@@ -11,7 +11,7 @@ there. Faults do not end the flow: they become checks, so that a run always ends
 """
 
 from prefect import flow
-from prefect.states import State
+from prefect.client.schemas.objects import State
 
 from flows.verdict_state import as_state
 from infra.faults import recorded_faults

@@ -1,6 +1,7 @@
 """A verdict as a Prefect state, so that the UI, Retry and automations see the truth."""
 
-from prefect.states import Completed, Failed, State
+from prefect.client.schemas.objects import State
+from prefect.states import Completed, Failed
 
 from infra.records.verdict import Outcome, Verdict
 from infra.run import Run
