@@ -169,6 +169,8 @@ def test_remote_without_an_address_says_what_to_set():
 def test_a_ray_actor_gives_what_the_main_thread_gives(ray_cluster):
     import ray
 
+    ray_cluster.connect()
+
     class Grader:
         def grade(self, grader, response, label):
             from hooks.rewards.pool import WorkerPool
