@@ -53,7 +53,6 @@ class TrainerCore:
             tensor_model_parallel_size=layout.tensor,
             pipeline_model_parallel_size=layout.pipeline,
             context_parallel_size=layout.context,
-            create_gloo_process_groups=device.backend == "gloo",
         )
         tensor_parallel.model_parallel_cuda_manual_seed(SEED)
         shape = ModelShape.read(folder)
