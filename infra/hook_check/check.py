@@ -3,7 +3,6 @@
 import contextlib
 import tempfile
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,21 +65,10 @@ class Made:
     events: list[dict[str, Any]]
 
 
-def as_they_come(number: int) -> float:
-    return 0.0
-
-
-def later_ones_first(number: int) -> float:
-    """Of any 16 requests in turn the last one ends first."""
-    return (16 - number % 16) * 0.003
-
-
 def _report(scenario: Scenario, packages: tuple[str, ...]) -> HookReport:
     model_ref = fetch_model(MODEL, this_host())
     model = SmallModel(model_ref.path)
-    first, again, reordered = (
-        _run(scenario, packages, model_ref, model, pause) for pause in (as_they_come, as_they_come, later_ones_first)
-    )
+    first, again, reordered = (_run(scenario, packages, model_ref, model, reverse) for reverse in (False, False, True))
     faults = [
         *disagreement(first.rows, again.rows, reordered.rows),
         *wrong_log_probs(first.rows, first.log_probs, model, scenario.rollout.temperature),
@@ -110,7 +98,7 @@ def _run(
     packages: tuple[str, ...],
     model_ref: ModelRef,
     model: SmallModel,
-    pause: Callable[[int], float],
+    reverse: bool,
 ) -> Made:
     """The rollout stage and the reward normalisation, in a store that is thrown away.
 
@@ -125,7 +113,9 @@ def _run(
             run=run, model_path=model_ref.path, tokenizer=tokenizer, iteration=0, hook_packages=packages
         )
         slots = stage.slots(publish_prompts(run, model_ref))
-        ref = stage.run_with(slots, lambda: contextlib.nullcontext(SmallEngine(model=model, pause=pause)))
+        ref = stage.run_with(
+            slots, lambda: contextlib.nullcontext(SmallEngine(model=model, highest_seed_first=reverse))
+        )
         table = read_table(run.store, ref.table)
         events = [e for segment in ref.ledger for e in read_segment(run.store, run.run_id, segment)]
         if table.num_rows == 0:

@@ -1,8 +1,8 @@
 """A small engine in this process, for hooks to generate with: a model through transformers, on the CPU, seeded."""
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -52,13 +52,13 @@ class SmallModel:
 class SmallEngine:
     """The engine protocol (`tasks.rollout.calls.Engine`) over a small model; equal requests give equal answers.
 
-    Args:
-        pause: seconds that the n-th request waits for its answer: what decides in which order requests end.
+    The order in which requests end is the engine's own and hangs on no clock: of all that wait, the one with the
+    lowest seed is answered first, or with `highest_seed_first` the one with the highest.
     """
 
     model: SmallModel
-    pause: Callable[[int], float]
-    requests: int = 0
+    highest_seed_first: bool = False
+    turns: "Turns" = field(default_factory=lambda: Turns())
 
     async def generate(
         self,
@@ -71,9 +71,8 @@ class SmallEngine:
         seed: int,
     ) -> Generated:
         """Raises RequestRefused: prompt and answer do not fit the context, or a token is not in the vocabulary."""
-        number, self.requests = self.requests, self.requests + 1
         self._refuse(input_ids, max_new_tokens)
-        await asyncio.sleep(self.pause(number))
+        await self.turns.wait(-seed if self.highest_seed_first else seed)
         draw, tokens, log_probs = torch.Generator().manual_seed(seed), list(input_ids), []
         for _ in range(max_new_tokens):
             log_p = (self.model.logits(tokens)[-1] / temperature).log_softmax(-1)
@@ -89,6 +88,39 @@ class SmallEngine:
             raise RequestRefused(f"The model's context is {self.model.context} tokens.", ids=[len(input_ids)])
         if strange := [t for t in input_ids if t >= self.model.vocabulary]:
             raise RequestRefused(f"Token {strange[0]} is not among the model's {self.model.vocabulary}.", ids=strange)
+
+
+class Turns:
+    """Lets waiting coroutines go on one at a time, the lowest place first, once no other has come for a while.
+
+    "A while" is counted in turns of the event loop: what hooks do between two engine calls takes a few.
+    """
+
+    QUIET_TURNS = 50
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._came = 0
+        self._usher: asyncio.Task[None] | None = None
+
+    async def wait(self, place: int) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._came += 1
+        self._waiting.append((place, self._came, turn))
+        if self._usher is None or self._usher.done():
+            self._usher = asyncio.create_task(self._let_in())
+        await turn
+
+    async def _let_in(self) -> None:
+        while self._waiting:
+            seen, quiet = self._came, 0
+            while quiet < self.QUIET_TURNS:
+                await asyncio.sleep(0)
+                seen, quiet = (self._came, 0) if seen != self._came else (seen, quiet + 1)
+            self._waiting.sort()
+            _, _, turn = self._waiting.pop(0)
+            if not turn.done():
+                turn.set_result(None)
 
 
 def _nucleus(probabilities: Tensor, top_p: float) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -63,7 +64,7 @@ class RankGroup:
         actor = ray.remote(num_cpus=1, num_gpus=1, max_restarts=0)(self.rank_type)
         for rank in range(ranks):
             place = PlacementGroupSchedulingStrategy(self.bundles, rank)
-            variables = {**environment, "PYTHONPATH": str(ROOT)}
+            variables = {**environment, "PYTHONPATH": python_path()}
             options = {"scheduling_strategy": place, "runtime_env": {"env_vars": variables}}
             self.actors.append(actor.options(**options).remote(*arguments(rank)))
 
@@ -136,6 +137,11 @@ class RankGroup:
             next_step=f"Resume the run; Ray's output is in {self.cluster.log_path}.",
             ids=[self.run_id, *ranks],
         )
+
+
+def python_path() -> str:
+    """What an actor's interpreter needs: this project, and all that this process was told to look in (Ray too)."""
+    return os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 def _error_of(answer: ray.ObjectRef) -> RayError | None:
