@@ -1,6 +1,7 @@
 """What has to be in place so that SGLang's server runs on the CPU, with seeded sampling."""
 
 import multiprocessing
+import os
 import sys
 from pathlib import Path
 
@@ -10,8 +11,10 @@ STAND_IN = Path(__file__).parent / "stand_in"
 def before_import() -> None:
     """Let SGLang find the kernels' stand-in, in this process and its children only.
 
-    SGLang's debug dumper imports Megatron-core where it is installed: a second of start time for nothing.
+    SGLang's debug dumper imports Megatron-core where it is installed: a second of start time for nothing. Where it
+    sees a GPU it takes its CUDA paths, whatever `--device` says.
     """
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
     sys.path.insert(0, str(STAND_IN))
     sys.modules["megatron"] = None  # type: ignore[assignment]  # the documented way to make an import fail
 
