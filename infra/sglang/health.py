@@ -17,9 +17,9 @@ def is_ready(port: int, served_name: str) -> bool:
     try:
         if _get(connection, "/health")[0] != 200:
             return False
-        status, body = _get(connection, "/model_info")
-        return status == 200 and json.loads(body)["served_model_name"] == served_name
-    except (OSError, http.client.HTTPException, json.JSONDecodeError, KeyError):
+        status, body = _get(connection, "/v1/models")
+        return status == 200 and json.loads(body)["data"][0]["id"] == served_name
+    except (OSError, http.client.HTTPException, json.JSONDecodeError, LookupError):
         return False  # nobody there yet, or somebody else
     finally:
         connection.close()

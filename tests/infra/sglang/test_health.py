@@ -12,7 +12,7 @@ from infra.sglang.health import is_ready
 class Server(BaseHTTPRequestHandler):
     """Answers like SGLang's server that calls itself `ours` and is healthy."""
 
-    health, info = 200, {"served_model_name": "ours"}
+    health, info = 200, {"data": [{"id": "ours"}]}
 
     def do_GET(self) -> None:
         self.send_response(self.health if self.path == "/health" else 200)
@@ -46,7 +46,7 @@ def test_a_server_that_still_loads_is_not_ready(serve):
     assert not is_ready(serve(health=503), "ours")
 
 
-@pytest.mark.parametrize("info", [{"served_model_name": "theirs"}, {}])
+@pytest.mark.parametrize("info", [{"data": [{"id": "theirs"}]}, {"data": []}, {}])
 def test_another_server_on_our_port_is_not_taken_for_ours(serve, info):
     assert not is_ready(serve(info=info), "ours")
 
