@@ -30,9 +30,14 @@ def _allow_seeded_sampling() -> None:
 
     In float32 on the CPU the seeds alone gave equal tokens in any batch (tested in tests/infra/sglang).
     """
+    from sglang.srt.layers import sampler
     from sglang.srt.model_executor.model_runner import ModelRunner
     from sglang.srt.server_args import add_deterministic_attention_backend_choices
 
+    from infra.sglang.cpu.murmur import murmur_hash32
+
+    # SGLang 0.5.16 hashes in Triton only, 0.5.20 in a kernel of its wheel for the CPU, which is not published.
+    sampler.murmur_hash32 = murmur_hash32
     add_deterministic_attention_backend_choices(["torch_native"])
     ModelRunner.maybe_enable_batch_invariant_mode = lambda self: None
 

@@ -1,12 +1,9 @@
 """The CPU kernels that SGLang's server calls, in plain PyTorch, under the module name that it imports them from."""
 
 from sgl_kernel.cache_slots import assign_extend_cache_locs_cpu, assign_req_to_token_pool_cpu
-from sgl_kernel.murmur import register
 
 __version__ = "0.0.0"
 __all__ = ["assign_extend_cache_locs_cpu", "assign_req_to_token_pool_cpu"]
-
-register()
 
 
 def __getattr__(name: str):

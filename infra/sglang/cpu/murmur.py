@@ -1,4 +1,4 @@
-"""The operator behind seeded sampling: MurmurHash3 (x86, 32 bit) of seed, position and token id.
+"""The hash behind seeded sampling: MurmurHash3 (x86, 32 bit) of seed, position and token id.
 
 SGLang adds Gumbel noise made from this hash to the log-probabilities and takes the largest, so that a token depends on
 its request's seed and position only. PyTorch has no unsigned shifts and products: 32-bit words live in int64 here.
@@ -7,7 +7,6 @@ its request's seed and position only. PyTorch has no unsigned shifts and product
 import torch
 
 WORD = 0xFFFFFFFF
-_registered: list[torch.library.Library] = []
 
 
 def murmur_hash32(seeds: torch.Tensor, positions: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
@@ -39,11 +38,3 @@ def _finish(state: torch.Tensor) -> torch.Tensor:
     state = ((state ^ (state >> 16)) * 0x85EBCA6B) & WORD
     state = ((state ^ (state >> 13)) * 0xC2B2AE35) & WORD
     return state ^ (state >> 16)
-
-
-def register() -> None:
-    """Make the operator known to PyTorch under SGLang's name for it."""
-    library = torch.library.Library("sgl_kernel", "FRAGMENT")
-    library.define("murmur_hash32_cpu(Tensor seed, Tensor positions, Tensor cols) -> Tensor")
-    library.impl("murmur_hash32_cpu", murmur_hash32, "CPU")
-    _registered.append(library)  # a library that is collected takes its operators with it
