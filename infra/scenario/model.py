@@ -99,7 +99,8 @@ class Training(Section):
     global_batch_size: int = Field(ge=1, description="rollouts, not samples, of one optimizer step")
     trailing: Literal["drop", "carry"] = Field(
         "drop",
-        description="rollouts left over after the last full step: dropped with a reason, or trained in the next iteration",
+        description="rollouts left over after the last full step: dropped with a reason, or trained first in the next "
+        "iteration, with the advantages of their own (those of the last iteration are dropped in any case)",
     )
     max_tokens_per_gpu: int | None = Field(
         None, ge=1, description="token cap of one micro-batch; a longer sample stands alone"

@@ -40,7 +40,7 @@ def make_plan(table: pa.Table, scenario: Scenario, shape: ModelShape, iteration:
     a rollout keeps its place in the step and leaves the mean. What is not trained is in `left_out` with its reason.
 
     Args:
-        table: [samples] of the rollouts schema.
+        table: [samples] of the rollouts schema; rollouts carried over come first, as their index is the smallest.
         shape: the model's sizes, for the cost of a sample.
     Raises:
         NoFullStep: fewer rollouts than one step takes.
@@ -55,8 +55,7 @@ def make_plan(table: pa.Table, scenario: Scenario, shape: ModelShape, iteration:
         rows = usable[positions]
         left_out += _leaving_the_mean(columns, rows)
         steps.append(_plan_step(columns, rows, rollout_ids, training, number))
-    reason = "carried" if training.trailing == "carry" else "trailing"
-    left_out += [LeftOut(rollout_id=k, reason=reason) for k in split.left_over]
+    left_out += [LeftOut(rollout_id=k, reason=_why_left_over(scenario, iteration)) for k in split.left_over]
     return TrainingPlan(
         iteration=iteration,
         global_batch_size=training.global_batch_size,
@@ -66,6 +65,12 @@ def make_plan(table: pa.Table, scenario: Scenario, shape: ModelShape, iteration:
         steps=tuple(steps),
         left_out=tuple(left_out),
     )
+
+
+def _why_left_over(scenario: Scenario, iteration: int) -> str:
+    """`carried` where a next iteration takes what is left over after the last full step, else `trailing`."""
+    last = iteration == scenario.rollout.iterations - 1
+    return "carried" if scenario.training.trailing == "carry" and not last else "trailing"
 
 
 def _read(table: pa.Table, shape: ModelShape) -> _Columns:

@@ -20,9 +20,14 @@ SEQUENCES = 16
 ENGINE_INPUT_TEMPERATURE = 1.0  # SGLang does not divide the log-probs of input tokens by the temperature
 
 
-def rows_to_compare(lengths: np.ndarray, most: int = SEQUENCES) -> list[int]:
-    """Row numbers spread evenly over the samples that have a response, at most `most` of them."""
-    usable = np.flatnonzero(lengths > 0)
+def rows_to_compare(lengths: np.ndarray, trained: np.ndarray, most: int = SEQUENCES) -> list[int]:
+    """Row numbers spread evenly over the samples that were trained and have a response, at most `most` of them.
+
+    Args:
+        lengths: [samples] response tokens.
+        trained: [samples] whether some step took the sample: there are no log-probs from before training of others.
+    """
+    usable = np.flatnonzero((lengths > 0) & trained)
     return usable[np.unique(np.linspace(0, len(usable) - 1, min(most, len(usable)), dtype=int))].tolist()
 
 
@@ -34,12 +39,13 @@ def push_and_compare(
     pushed = trainer.push_weights([engine.url], trained.weight_version)
     seconds = time.monotonic() - started
     table = read_table(run.store, rollouts.table)
-    rows = rows_to_compare(table["response_length"].to_numpy())
+    before_training = _log_probs_before_training(run, trained)
+    keys = list(zip(table["rollout_id"].to_pylist(), table["sibling"].to_pylist(), strict=True))
+    rows = rows_to_compare(table["response_length"].to_numpy(), np.array([key in before_training for key in keys]))
     sequences = [(table["tokens"][r].as_py(), table["response_length"][r].as_py()) for r in rows]
     ours = trainer.log_probs(rollouts.table, rows, ENGINE_INPUT_TEMPERATURE)
     after = trainer.log_probs(rollouts.table, rows, run.scenario.rollout.temperature)
-    before = _log_probs_before_training(run, trained)
-    before = [before[table["rollout_id"][r].as_py(), table["sibling"][r].as_py()] for r in rows]
+    before = [before_training[keys[r]] for r in rows]
     version, theirs = asyncio.run(_engine_view(engine, sequences))
     return SyncResult(
         iteration=rollouts.iteration,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from prefect import task
@@ -10,6 +11,8 @@ from prefect.cache_policies import NO_CACHE
 from prefect.runtime import task_run
 
 from infra.faults import engine_was_lost
+from infra.ledger import LedgerWriter
+from infra.records.plan import TrainingPlan
 from infra.records.rollouts import RolloutsRef, read_table
 from infra.records.sources import ModelRef
 from infra.records.training import SyncResult, TrainedIteration
@@ -43,6 +46,16 @@ def train_iteration(run: Run, model: ModelRef, rollouts: RolloutsRef, trainer: M
     """All optimizer steps of one iteration; a finished iteration is not trained again."""
     if record := run.finished("training", rollouts.iteration):
         return TrainedIteration.from_dict(record)
+def record_left_out(run: Run, plan: ObjectRef) -> tuple[ObjectRef, ...]:
+    """A ledger line with the reason for every rollout that a plan leaves out; no segment where it leaves none out."""
+    record = TrainingPlan.from_dict(run.store.read_json(plan))
+    if not record.left_out:
+        return ()
+    with LedgerWriter(run.run_id, "training", record.iteration, run.spool) as ledger:
+        ledger.write_all("left_out", [{"rollout_id": o.rollout_id, "reason": o.reason} for o in record.left_out])
+        return (ledger.seal(run.store),)
+
+
     plan = publish_plan(run, model, rollouts)
     trained = trainer.train(rollouts, plan, publish_gradients=gradients_to_publish(run, rollouts.iteration))
     run.finish("training", rollouts.iteration, trained.to_dict())
@@ -57,6 +70,7 @@ def train_iteration(run: Run, model: ModelRef, rollouts: RolloutsRef, trainer: M
     retry_delay_seconds=[1, 5],
     retry_condition_fn=engine_was_lost,
 )
+    trained = replace(trained, ledger=(*trained.ledger, *record_left_out(run, plan)))
 def sync_weights(
     run: Run, rollouts: RolloutsRef, trained: TrainedIteration, trainer: MegatronTrainer, engine: SGLangEngine
 ) -> SyncResult:

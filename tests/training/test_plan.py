@@ -79,6 +79,16 @@ def test_carried_rollouts_say_so():
     assert plan_of(fanned(9), "training.trailing=carry").left_out == (LeftOut(rollout_id=8, reason="carried"),)
 
 
+def test_the_last_iteration_drops_what_it_can_not_carry():
+    plan = plan_of(fanned(9), "training.trailing=carry", "rollout.iterations=1")
+    assert plan.left_out == (LeftOut(rollout_id=8, reason="trailing"),)
+
+
+def test_rollouts_carried_over_are_trained_first():
+    rows = [row(r, r // 4, iteration=0 if r < 3 else 1) for r in (2, 1, 0, 3, 4, 5, 6, 7, 8)]
+    assert [s.rollout_ids for s in plan_of(rows).steps] == [(0, 1, 2, 3), (4, 5, 6, 7)]
+
+
 def test_no_step_at_all_names_both_numbers():
     with pytest.raises(NoFullStep, match="3 rollouts, 4 asked"):
         plan_of(fanned(3))

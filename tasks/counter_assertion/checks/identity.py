@@ -1,7 +1,7 @@
 """Siblings share one rollout id, ids are unique over groups and iterations, and group and slot survive every stage."""
 
 from infra.records.verdict import CheckResult
-from tasks.counter_assertion.evidence import Evidence, IterationEvidence
+from tasks.counter_assertion.evidence import Evidence, IterationEvidence, Key
 from tasks.counter_assertion.findings import Findings
 
 NAME = "identity"
@@ -14,6 +14,7 @@ def check(evidence: Evidence) -> CheckResult:
     groups: dict[int, tuple[str, int, int]] = {}
     slots: dict[int, int] = {}
     rollouts: dict[int, tuple[int, int]] = {}
+    before: dict[Key, tuple[int, int]] = {}  # of this and earlier iterations: rollouts may be carried over
     samples = 0
     for it in evidence.iterations:
         drawn = {slot: e["group_index"] for e in it.events("drawn") for slot in e["indices"]}
@@ -39,7 +40,8 @@ def check(evidence: Evidence) -> CheckResult:
                     s.group_index,
                 )
         _sibling_numbers(it, found)
-        _survived(it, found)
+        before |= {s.key: (s.group_index, s.index) for s in it.rollouts}
+        _survived(it, before, found)
     figures = {"samples": samples, "rollouts": len(rollouts), "groups": len(groups)}
     good = f"{len(rollouts)} rollouts of {len(groups)} prompt groups kept their ids through every stage"
     return found.result(NAME, good, figures)
@@ -54,9 +56,8 @@ def _sibling_numbers(it: IterationEvidence, found: Findings) -> None:
             found.add(f"rollout {rollout} has siblings {sorted(numbers)}: a number stands for two of them", rollout)
 
 
-def _survived(it: IterationEvidence, found: Findings) -> None:
+def _survived(it: IterationEvidence, before: dict[Key, tuple[int, int]], found: Findings) -> None:
     """Group and slot of a sample are the same after normalisation."""
-    before = {s.key: (s.group_index, s.index) for s in it.rollouts}
     for s in it.normalised:
         if before.get(s.key, (s.group_index, s.index)) != (s.group_index, s.index):
             found.add(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from infra.records.plan import TrainingPlan
 from infra.records.verdict import CheckResult
 from infra.store import canonical_json, sha256
-from tasks.counter_assertion.evidence import Event, Evidence, Key, trainable
+from tasks.counter_assertion.evidence import Event, Evidence, IterationEvidence, Key, trainable
 from tasks.counter_assertion.findings import Findings
 
 NAME = "ledger"
@@ -126,20 +126,40 @@ def _compare_normalised(evidence: Evidence, to_train: set[int], found: Findings)
 
 
 def _packed(evidence: Evidence, shared: set[int], found: Findings) -> tuple[set[Key], dict[int, str]]:
-    """Samples that the step plans hold, and the rollouts that they leave out, with the reason."""
-    keys, left_out = [], {}
+    """Samples that the step plans hold, and the rollouts that they leave out for good, with the reason.
+
+    A rollout that one iteration carries over is not left out: the next one, where it is on record, answers for it.
+    """
+    keys: list[Key] = []
+    left_out: dict[int, str] = {}
+    planned = {it.iteration for it in evidence.iterations}
     for it in evidence.iterations:
         keys += [(s.rollout_id, s.sibling) for step in it.plan.steps for s in step.samples()]
-        left_out.update({o.rollout_id: o.reason for o in it.plan.left_out})
+        _same_reasons(it, found)
         for o in it.plan.left_out:
             if not o.reason:
                 found.add(f"rollout {o.rollout_id} is left out of the steps without a reason", o.rollout_id)
+            if o.reason != "carried" or it.iteration + 1 not in planned:
+                left_out[o.rollout_id] = o.reason
     packed = _once([k for k in keys if k[0] not in shared], "packed", found)
-    carries = evidence.scenario.training.trailing == "carry"
     for rollout in sorted({k[0] for k in packed} & set(left_out)):
-        if not carries:
-            found.add(f"rollout {rollout} is in a step and also left out ({left_out[rollout]})", rollout)
+        found.add(f"rollout {rollout} is in a step and also left out ({left_out[rollout]})", rollout)
     return packed, left_out
+
+
+def _same_reasons(it: IterationEvidence, found: Findings) -> None:
+    """The training stage's own lines about what it leaves out, where it wrote any, are those of the plan."""
+    lines, planned = _reason_of(it.events("left_out")), {o.rollout_id: o.reason for o in it.plan.left_out}
+    for rollout in sorted(r for r in lines.keys() | planned.keys() if lines and lines.get(r) != planned.get(r)):
+        found.add(
+            f"rollout {rollout} is left out as {planned.get(rollout)} by the plan of iteration {it.iteration}, "
+            f"as {lines.get(rollout)} by its ledger",
+            rollout,
+        )
+
+
+def _reason_of(events: Iterable[Event]) -> dict[int, str]:
+    return {e["rollout_id"]: e["reason"] for e in events}
 
 
 def _compare_trained(evidence: Evidence, packed: set[Key], events: list[Event], found: Findings) -> None:

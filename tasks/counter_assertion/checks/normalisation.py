@@ -67,7 +67,7 @@ def _mean_zero(it: IterationEvidence, found: Findings) -> float:
     worst = 0.0
     groups: dict[int, list[tuple[int, float]]] = {}
     for s in trainable(it.normalised):
-        if s.advantage is not None:
+        if s.advantage is not None and s.iteration == it.iteration:  # of a carried rollout the group is not whole here
             groups.setdefault(s.group_index, []).append((s.rollout_id, s.advantage))
     for group, members in groups.items():
         by_rollout, by_sample = list(dict(members).values()), [a for _, a in members]

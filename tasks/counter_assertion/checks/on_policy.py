@@ -18,7 +18,7 @@ def check(evidence: Evidence) -> CheckResult:
     found, errors = Findings(), []
     limit = evidence.scenario.checks.log_prob_tolerance
     for it in evidence.iterations:
-        _first_step(it, found)
+        _first_step(it, found)  # rollouts carried over too: old log-probs are recomputed in every iteration
         errors.append(_differences(it, limit, found))
     everything = np.concatenate(errors) if errors else np.zeros(0)
     if not everything.size:

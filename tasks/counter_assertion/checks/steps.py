@@ -2,7 +2,7 @@
 
 from infra.records.plan import MicroBatch, Step
 from infra.records.verdict import CheckResult
-from infra.scenario.model import Training
+from infra.scenario.model import Scenario, Training
 from tasks.counter_assertion.evidence import Evidence, IterationEvidence, StoredSample, trainable
 from tasks.counter_assertion.findings import Findings
 
@@ -14,7 +14,11 @@ WAITING = ("trailing", "carried")  # left out only because the last step was not
 def check(evidence: Evidence) -> CheckResult:
     """Recompute from the table what the plan of every iteration has to be, as far as the contract fixes it."""
     found, steps, rule = Findings(), 0, evidence.scenario.training
+    before: IterationEvidence | None = None
     for it in evidence.iterations:
+        _carried_over(before, it, found)
+        _left_over(it, evidence.scenario, found)
+        before = it
         steps += len(it.plan.steps)
         _whole_rollouts(it, rule.global_batch_size, found)
         _step_count(it, rule.global_batch_size, found)
@@ -71,6 +75,36 @@ def _step_count(it: IterationEvidence, size: int, found: Findings) -> None:
         if set(step.rollout_ids) != set(due):
             odd = sorted(set(step.rollout_ids) ^ set(due))
             found.add(f"step {step.index} of {where} should take the rollouts {due}; it differs in {odd}", *odd)
+
+
+def _carried_over(before: IterationEvidence | None, it: IterationEvidence, found: Findings) -> None:
+    """What the iteration before carries over is in this one's table, as it was, and nothing else is."""
+    taken = {s.key: s for s in it.normalised if s.iteration != it.iteration}
+    if before is None or before.iteration + 1 != it.iteration:
+        given = {}
+    else:
+        carried = {o.rollout_id for o in before.plan.left_out if o.reason == "carried"}
+        given = {s.key: s for s in before.normalised if s.rollout_id in carried}
+    for key in sorted(taken.keys() | given.keys()):
+        if taken.get(key) == given.get(key):
+            continue
+        if key not in taken:
+            what = "was carried over to it and is not in its table"
+        else:
+            what = "changed on the way into it" if key in given else "is in its table and was not carried over to it"
+        found.add(f"iteration {it.iteration}: sample {key} {what}", key[0])
+
+
+def _left_over(it: IterationEvidence, scenario: Scenario, found: Findings) -> None:
+    """What no full step takes is carried over or dropped as the scenario says; the last iteration can only drop."""
+    last = it.iteration == scenario.rollout.iterations - 1
+    due = "carried" if scenario.training.trailing == "carry" and not last else "trailing"
+    for o in it.plan.left_out:
+        if o.reason.startswith(WAITING) and not o.reason.startswith(due):
+            found.add(
+                f"rollout {o.rollout_id} of iteration {it.iteration} is {o.reason}, the scenario asks for {due}",
+                o.rollout_id,
+            )
 
 
 def _left_out_truly(it: IterationEvidence, found: Findings) -> None:
