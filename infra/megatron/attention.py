@@ -14,6 +14,8 @@ from torch import Tensor
 from infra.megatron.groups import context_group
 from infra.megatron.packing import zigzag_order
 
+VARLEN_DTYPES = (torch.bfloat16, torch.float16)
+
 
 class PackedAttention(MegatronModule):
     """`core_attention` of a layer: each packed sequence attends to itself only, causally.
@@ -33,7 +35,7 @@ class PackedAttention(MegatronModule):
         bounds = packed_seq_params.cu_seqlens_q
         if self.config.context_parallel_size > 1:
             return self._over_context_ranks(query, key, value, bounds.tolist())
-        if query.is_cuda:
+        if query.is_cuda and query.dtype in VARLEN_DTYPES:
             return self._varlen(query, key, value, packed_seq_params)
         segments = [
             _causal(query[a:b], key[a:b], value[a:b], None, self.scale) for a, b in itertools.pairwise(bounds.tolist())
