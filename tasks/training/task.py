@@ -34,6 +34,16 @@ def publish_plan(run: Run, model: ModelRef, rollouts: RolloutsRef) -> ObjectRef:
     return run.store.publish_json(run.key("iterations", rollouts.iteration, name), plan)
 
 
+def record_left_out(run: Run, plan: ObjectRef) -> tuple[ObjectRef, ...]:
+    """A ledger line with the reason for every rollout that a plan leaves out; no segment where it leaves none out."""
+    record = TrainingPlan.from_dict(run.store.read_json(plan))
+    if not record.left_out:
+        return ()
+    with LedgerWriter(run.run_id, "training", record.iteration, run.spool) as ledger:
+        ledger.write_all("left_out", [{"rollout_id": o.rollout_id, "reason": o.reason} for o in record.left_out])
+        return (ledger.seal(run.store),)
+
+
 def gradients_to_publish(run: Run, iteration: int) -> set[int]:
     """The steps of an iteration whose unclipped gradient the scenario wants in the store."""
     wanted = run.scenario.training.publish_gradients
@@ -46,18 +56,9 @@ def train_iteration(run: Run, model: ModelRef, rollouts: RolloutsRef, trainer: M
     """All optimizer steps of one iteration; a finished iteration is not trained again."""
     if record := run.finished("training", rollouts.iteration):
         return TrainedIteration.from_dict(record)
-def record_left_out(run: Run, plan: ObjectRef) -> tuple[ObjectRef, ...]:
-    """A ledger line with the reason for every rollout that a plan leaves out; no segment where it leaves none out."""
-    record = TrainingPlan.from_dict(run.store.read_json(plan))
-    if not record.left_out:
-        return ()
-    with LedgerWriter(run.run_id, "training", record.iteration, run.spool) as ledger:
-        ledger.write_all("left_out", [{"rollout_id": o.rollout_id, "reason": o.reason} for o in record.left_out])
-        return (ledger.seal(run.store),)
-
-
     plan = publish_plan(run, model, rollouts)
     trained = trainer.train(rollouts, plan, publish_gradients=gradients_to_publish(run, rollouts.iteration))
+    trained = replace(trained, ledger=(*trained.ledger, *record_left_out(run, plan)))
     run.finish("training", rollouts.iteration, trained.to_dict())
     return trained
 
@@ -70,7 +71,6 @@ def record_left_out(run: Run, plan: ObjectRef) -> tuple[ObjectRef, ...]:
     retry_delay_seconds=[1, 5],
     retry_condition_fn=engine_was_lost,
 )
-    trained = replace(trained, ledger=(*trained.ledger, *record_left_out(run, plan)))
 def sync_weights(
     run: Run, rollouts: RolloutsRef, trained: TrainedIteration, trainer: MegatronTrainer, engine: SGLangEngine
 ) -> SyncResult:
