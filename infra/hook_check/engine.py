@@ -35,6 +35,17 @@ class SmallModel:
         self.context: int = model.config.max_position_embeddings
         self.vocabulary: int = model.config.vocab_size
 
+    def become(self, folder: Path) -> None:
+        """Take the weights of a model folder of the same shape."""
+        for path in sorted(folder.glob("*.safetensors")):
+            self.load(path.read_bytes())
+
+    def load(self, weights: bytes) -> None:
+        """Take weights of the same shape, as safetensors under Hugging Face names; tied ones may be left out."""
+        from safetensors.torch import load
+
+        self.model.load_state_dict(load(weights), strict=False)
+
     @torch.no_grad()
     def logits(self, tokens: Sequence[int]) -> Tensor:
         """[tokens, vocabulary]."""
@@ -58,6 +69,7 @@ class SmallEngine:
 
     model: SmallModel
     highest_seed_first: bool = False
+    version: str = VERSION
     turns: "Turns" = field(default_factory=lambda: Turns())
 
     async def generate(
@@ -80,8 +92,11 @@ class SmallEngine:
             tokens.append(token)
             log_probs.append(float(log_p[token]))
             if token in stop_token_ids:
-                return Generated(tokens=tokens[len(input_ids) :], log_probs=log_probs, finish_reason="stop")
-        return Generated(tokens=tokens[len(input_ids) :], log_probs=log_probs, finish_reason="length")
+                return self._generated(tokens[len(input_ids) :], log_probs, "stop")
+        return self._generated(tokens[len(input_ids) :], log_probs, "length")
+
+    def _generated(self, tokens: list[int], log_probs: list[float], why: Literal["stop", "length"]) -> Generated:
+        return Generated(tokens=tokens, log_probs=log_probs, finish_reason=why, weight_version=self.version)
 
     def _refuse(self, input_ids: list[int], max_new_tokens: int) -> None:
         if len(input_ids) + max_new_tokens > self.model.context:

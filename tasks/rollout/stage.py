@@ -168,6 +168,11 @@ class RolloutStage:
 _loaded = lru_cache(load_hook)
 
 
+def forget_hooks() -> None:
+    """Load hooks anew: for callers that run several scenarios with changed hooks in one process."""
+    _loaded.cache_clear()
+
+
 def _drawn(group: Sequence[Slot], hook: Hook) -> dict:
     first = group[0]
     ids = {"group_index": first.group_index, "prompt_id": first.prompt_id, "epoch": first.epoch}
