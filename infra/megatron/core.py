@@ -33,7 +33,7 @@ SEED = 1  # of Megatron's own generators; with dropout 0 nothing draws from them
 class TrainerCore:
     """Everything of a rank that lives from iteration to iteration. Methods named whole_* are collectives.
 
-    `reference` holds the first weights of this rank's model where the scenario has a KL term: those of the model
+    `reference` holds the first weights of this rank's model where the scenario has a KL: those of the model
     folder, on a resumed run too.
     """
 
@@ -62,7 +62,7 @@ class TrainerCore:
         wrapped = data_parallel(model, config)
         optimizer = Optimizer(wrapped, scenario.training, device)
         config.grad_scale_func = optimizer.megatron.scale_loss
-        first = parameters_of(model) if scenario.training.kl_coefficient else {}
+        first = parameters_of(model) if scenario.training.uses_reference else {}
         return cls(
             reference={name: p.clone().cpu() for name, p in first.items()},
             layout=layout,
@@ -76,7 +76,7 @@ class TrainerCore:
 
     @contextlib.contextmanager
     def reference_weights(self) -> Iterator[None]:
-        """The model with the run's first weights, for the KL term; as it is where the scenario has none."""
+        """The model with the run's first weights, for the KL; as it is where the scenario has none."""
         mine = {name: p.clone() for name, p in parameters_of(self.model).items() if self.reference}
         self._copy(self.reference)
         try:

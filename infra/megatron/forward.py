@@ -24,14 +24,19 @@ LossFunction = Callable[..., Any]
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingBatch:
-    """A micro-batch with the log-probs its loss compares with: [responses]; `old` is None off the last stage.
+    """A micro-batch with what its loss compares with, [responses] each; all None off the last stage.
 
-    `reference` are the log-probs of the reference policy, for a KL term; None where the scenario has none.
+    Args:
+        old: the trainer's log-probs before the iteration's first step.
+        reference: log-probs of the reference policy, where the scenario has a KL.
+        engine: log-probs of the engine that sampled, where the scenario corrects for them.
     """
 
     batch: PackedBatch
-    old: Tensor | None
+    old: Tensor | None = None
+    advantages: Tensor | None = None
     reference: Tensor | None = None
+    engine: Tensor | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,17 +79,18 @@ class LossForward:
 
     def loss(self, logits: Tensor, item: TrainingBatch) -> tuple[Tensor, Tensor, MicroBatchFigures]:
         batch = item.batch
-        assert item.old is not None
+        assert item.old is not None and item.advantages is not None
         log_probs, entropy = response_log_probs(logits, batch, self.shape, self.temperature)
         losses, metrics = token_loss(
             log_probs=log_probs,
             old_log_probs=item.old,
             reference_log_probs=item.reference,
-            advantages=batch.advantages[batch.sample_of],
+            advantages=item.advantages,
             segments=batch.sample_of,
             mask=batch.mask,
             training=self.training,
             entropy=entropy if self.training.entropy_coefficient else entropy.detach(),
+            engine_log_probs=item.engine,
         )
         weights = torch.tensor([s.weight * self.rollouts_in_mean for s in batch.samples], dtype=torch.float64)
         weights = weights.to(losses.device)

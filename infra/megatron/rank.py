@@ -17,6 +17,7 @@ from infra.store import ObjectRef
 
 if TYPE_CHECKING:
     from infra.megatron.device import Kind
+    from infra.megatron.forward import TrainingBatch
 
 
 MEETING_SECONDS = 300.0
@@ -66,7 +67,6 @@ class TrainerRank:
             NumericFailure: a loss or gradient is not finite.
         """
         from infra.ledger import LedgerWriter
-        from infra.megatron.forward import TrainingBatch
         from infra.megatron.state import publish_shard
         from infra.megatron.step import StepRunner
 
@@ -78,8 +78,9 @@ class TrainerRank:
         temperature = self.run.scenario.rollout.temperature
         old = [self._log_probs(batches, temperature) for batches in packed]
         with self.core.reference_weights():
-            wanted = self.run.scenario.training.kl_coefficient > 0
+            wanted = self.run.scenario.training.uses_reference
             reference = [self._log_probs(b, temperature) if wanted else [None] * len(b) for b in packed]
+        batches = self._training_batches(rollouts, packed, old, reference)
         with LedgerWriter(self.run.run_id, "training", rollouts.iteration, self.run.spool) as ledger:
             runner = StepRunner(
                 core=self.core,
@@ -88,10 +89,10 @@ class TrainerRank:
                 rollouts_per_step=plan_record.global_batch_size,
                 ledger=ledger,
             )
-            steps = []
-            for step, *columns in zip(plan_record.steps, packed, old, reference, strict=True):
-                items = [TrainingBatch(batch=b, old=o, reference=r) for b, o, r in zip(*columns, strict=True)]
-                steps.append(runner.take(step, items, publish_gradient=step.index in publish_gradients))
+            steps = [
+                runner.take(step, items, publish_gradient=step.index in publish_gradients)
+                for step, items in zip(plan_record.steps, batches, strict=True)
+            ]
             segment = ledger.seal(self.run.store)
         return RankIteration(
             rank=self.rank,
@@ -126,6 +127,28 @@ class TrainerRank:
 
     def weights_digest(self) -> str:
         return self.core.whole_digest()
+
+    def _training_batches(
+        self, rollouts: RolloutsRef, packed: list[list], old: list[list], reference: list[list]
+    ) -> list[list[TrainingBatch]]:
+        """For each step, its micro-batches with all that their loss compares with; off the last stage, without."""
+        from infra.megatron.advantages import iteration_advantages
+        from infra.megatron.engine_log_probs import engine_log_probs
+        from infra.megatron.forward import TrainingBatch
+
+        training = self.run.scenario.training
+        if not self.core.place.last_stage:
+            return [[TrainingBatch(batch=batch) for batch in step] for step in packed]
+        advantages = iteration_advantages(packed, old, reference, training, rollouts.iteration)
+        engine = engine_log_probs(self.run.store, rollouts, packed) if training.uses_engine_log_probs else None
+        columns = (packed, old, reference, advantages, engine or [[None] * len(step) for step in packed])
+        return [
+            [
+                TrainingBatch(batch=b, old=o, reference=r, advantages=a, engine=e)
+                for b, o, r, a, e in zip(*step, strict=True)
+            ]
+            for step in zip(*columns, strict=True)
+        ]
 
     def _packer(self, table: ObjectRef):
         from infra.megatron.packing import Packer

@@ -63,7 +63,7 @@ class LeftOut:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingPlan:
-    """All steps of one iteration."""
+    """All steps of one iteration. `engine_log_probs`: sha256 of the engine's log-probs, where the loss uses them."""
 
     iteration: int
     global_batch_size: int
@@ -72,6 +72,7 @@ class TrainingPlan:
     loss_mean: str
     steps: tuple[Step, ...]
     left_out: tuple[LeftOut, ...] = ()
+    engine_log_probs: str | None = None
     version: int = PLAN_VERSION
 
     def to_dict(self) -> dict[str, Any]:

@@ -134,6 +134,22 @@ class Training(Section):
     context_parallel: int = Field(1, ge=1, le=64)
     sequence_parallel: bool = False
     publish_gradients: Literal["none", "first", "all"] = Field(
+    kl_reward_coefficient: float = Field(
+        0.0,
+        ge=0,
+        description="weight of the KL to the reference that each token's reward is lowered by, in reinforce++ and its baseline form",
+    )
+    gamma: float = Field(1.0, gt=0, le=1, description="what one trained token later a reward is worth, in reinforce++")
+    whiten_advantages: bool | None = Field(
+        None,
+        description="bring the advantages of all trained tokens of an iteration to mean 0 and variance 1; null is on for reinforce++ and its baseline form, off for the others",
+    )
+    importance_correction: Literal["none", "truncate", "mask"] = Field(
+        "none",
+        description="weigh a token's policy loss by trainer over engine probability: truncate (TIS) at most importance_high; mask leaves tokens out whose ratio is not within importance_low and importance_high",
+    )
+    importance_low: float = Field(0.5, ge=0, le=1, description="least ratio that importance_correction mask keeps")
+    importance_high: float = Field(2.0, ge=1, description="largest ratio of importance_correction")
         "first",
         description="unclipped gradients to publish as float32 safetensors: of the first step of the run, of every step, or none",
     )
@@ -161,6 +177,19 @@ class Engine(Section):
     request_deadline_seconds: float = Field(600, gt=0, description="longest that one generation may take")
     memory_fraction: float = Field(
         0.7, gt=0, le=0.95, description="static memory fraction on a GPU; 0.6 where memory is tight"
+    @property
+    def whitens(self) -> bool:
+        return self.estimator.startswith("reinforce++") if self.whiten_advantages is None else self.whiten_advantages
+
+    @property
+    def uses_reference(self) -> bool:
+        """Whether the loss or the advantages need log-probs of the run's first weights."""
+        return self.kl_coefficient > 0 or self.kl_reward_coefficient > 0
+
+    @property
+    def uses_engine_log_probs(self) -> bool:
+        return self.importance_correction != "none"
+
     )
 
 

@@ -5,7 +5,11 @@ import re
 from infra.errors import ConfigurationError
 from infra.scenario.model import Scenario
 
-TRAINED_ESTIMATORS = ("grpo", "gspo", "cispo", "rloo")
+BASELINE_HOOKS = (
+    "hooks.normalize.by_rollout",
+    "hooks.normalize.by_sample",
+    "hooks.fanout.grpo_normalize_by_group_index",
+)
 GROUP_RELATIVE = ("by_rollout", "by_sample", "rloo", "grpo_normalize_by_group_index")
 THINKING_MODEL = re.compile(r"(^|[^a-z0-9])r1([^a-z0-9]|$)|think", re.IGNORECASE)
 
@@ -25,32 +29,53 @@ def refuse_unsupported(scenario: Scenario) -> None:
 
 
 def _unsupported(scenario: Scenario) -> list[str]:
-    training, hook = scenario.training, scenario.normalization.reward_post_process
-    lines = []
-    if training.estimator not in TRAINED_ESTIMATORS:
-        lines.append(f"training.estimator {training.estimator}: the trainer has {', '.join(TRAINED_ESTIMATORS)}.")
-    if training.estimator == "rloo" and hook != "hooks.normalize.rloo":
+    training = scenario.training
+    lines = [words for words in (_estimator(scenario),) if words]
+    if training.kl_reward_coefficient and not training.estimator.startswith("reinforce++"):
         lines.append(
-            f"training.estimator rloo: its baseline is set by normalization.reward_post_process, which is {hook}; "
-            "give hooks.normalize.rloo."
+            f"training.kl_reward_coefficient above 0: {training.estimator} has one advantage a sample and takes no KL "
+            "into its rewards; give training.kl_coefficient, which is a term of the loss, or estimator reinforce++."
+        )
+    if training.gamma != 1 and training.estimator != "reinforce++":
+        lines.append(
+            f"training.gamma {training.gamma:g}: {training.estimator} discounts nothing; only reinforce++ does."
         )
     if training.sequence_parallel and training.tensor_parallel == 1:
         lines.append("training.sequence_parallel needs training.tensor_parallel of at least 2.")
-    if training.trailing == "carry":
-        left_over = scenario.rollouts_per_iteration % training.global_batch_size
-        lines.append(
-            f"training.trailing carry: no iteration takes rollouts over from the one before ({left_over} are left over "
-            "here); use drop, or a training.global_batch_size that divides the "
-            f"{scenario.rollouts_per_iteration} rollouts of an iteration."
-        )
     return lines
+
+
+def _estimator(scenario: Scenario) -> str | None:
+    """Why the estimator can not be had with this scenario's reward post-process; None where it can."""
+    estimator, norm = scenario.training.estimator, scenario.normalization
+    hook, where = norm.reward_post_process, "normalization.reward_post_process"
+    shipped = hook.startswith(("hooks.normalize.", "hooks.fanout."))
+    if estimator == "gae":
+        return (
+            "training.estimator gae: advantages of PPO need a critic, a value model that is trained beside the policy, "
+            "and the trainer has none; reinforce++ needs none."
+        )
+    if estimator == "rloo" and hook != "hooks.normalize.rloo":
+        return f"training.estimator rloo: its baseline is set by {where}, which is {hook}; give hooks.normalize.rloo."
+    if estimator == "reinforce++" and shipped and hook != "hooks.normalize.identity":
+        return (
+            "training.estimator reinforce++ takes raw rewards, its baseline is the mean over the iteration, and "
+            f"{where} is {hook}; give hooks.normalize.identity, or estimator reinforce++-baseline."
+        )
+    if estimator == "reinforce++-baseline" and shipped and (hook not in BASELINE_HOOKS or norm.divide_by_std):
+        return (
+            f"training.estimator reinforce++-baseline takes rewards less their group's mean: give {where} "
+            f"{BASELINE_HOOKS[0]} with normalization.divide_by_std false (here {hook}, "
+            f"{str(norm.divide_by_std).lower()})."
+        )
+    return None
 
 
 def warnings_of(scenario: Scenario) -> list[str]:
     """Why a run of this scenario would show less than its reader may think; nothing where it is `plumbing_only`."""
     if scenario.plumbing_only:
         return []
-    candidates = (_no_baseline, _equal_siblings, _unanswerable, _idle_ranks, _not_compared)
+    candidates = (_no_baseline, _equal_siblings, _unanswerable, _idle_ranks, _not_compared, _not_reproducible)
     return [words for candidate in candidates if (words := candidate(scenario))]
 
 
@@ -93,14 +118,17 @@ def _idle_ranks(scenario: Scenario) -> str | None:
 
 
 def _not_compared(scenario: Scenario) -> str | None:
-    """What `loss-oracle`, which every green run needs, has no independent computation of."""
-    training = scenario.training
-    reasons = {
-        "training.publish_gradients none": training.publish_gradients == "none",
-        "training.estimator rloo (grpo with the same reward_post_process is the same loss)": training.estimator
-        == "rloo",
-        "training.entropy_coefficient": training.entropy_coefficient > 0,
-        "training.kl_estimator k1": training.kl_coefficient > 0 and training.kl_estimator == "k1",
-    }
-    given = [name for name, holds in reasons.items() if holds]
-    return f"the run can not be green: loss-oracle does not compare {', '.join(given)}." if given else None
+    """Without a gradient `loss-oracle`, which every green run needs, has nothing to compare."""
+    if scenario.training.publish_gradients != "none":
+        return None
+    return "training.publish_gradients is none: the run can not be green, loss-oracle compares a published gradient."
+
+
+def _not_reproducible(scenario: Scenario) -> str | None:
+    if not scenario.training.uses_engine_log_probs or scenario.rollout.concurrency == 1:
+        return None
+    return (
+        "training.importance_correction weighs the loss by the engine's log-probs, whose last bits depend on which "
+        f"requests it batches: with rollout.concurrency {scenario.rollout.concurrency} equal runs may end in weights "
+        "that differ in their last bits. With concurrency 1, and a hook that makes one call at a time, they are equal."
+    )

@@ -19,6 +19,7 @@ from infra.records.training import SyncResult, TrainedIteration
 from infra.run import Run
 from infra.store import ObjectRef, canonical_json, sha256
 from tasks.training.cost import ModelShape
+from tasks.training.engine_log_probs import refuse_missing_log_probs
 from tasks.training.plan import make_plan
 
 if TYPE_CHECKING:
@@ -27,9 +28,20 @@ if TYPE_CHECKING:
 
 
 def publish_plan(run: Run, model: ModelRef, rollouts: RolloutsRef) -> ObjectRef:
-    """Plan the steps of an iteration and publish the plan; equal rollouts give an equal plan."""
+    """Plan the steps of an iteration and publish the plan; equal rollouts give an equal plan.
+
+    Where the loss uses the engine's log-probs, their digest is part of the plan, and so of the plan's own.
+
+    Raises:
+        ContractViolation: the loss needs engine log-probs that are not on record.
+    """
     shape = ModelShape.from_config(json.loads((model.path / "config.json").read_text()))
-    plan = make_plan(read_table(run.store, rollouts.table), run.scenario, shape, rollouts.iteration).to_dict()
+    table = read_table(run.store, rollouts.table)
+    record = make_plan(table, run.scenario, shape, rollouts.iteration)
+    if run.scenario.training.uses_engine_log_probs:
+        refuse_missing_log_probs(record, table, read_table(run.store, rollouts.log_probs))
+        record = replace(record, engine_log_probs=rollouts.log_probs.sha256)
+    plan = record.to_dict()
     name = f"plan-{sha256(canonical_json(plan))[:12]}.json"
     return run.store.publish_json(run.key("iterations", rollouts.iteration, name), plan)
 

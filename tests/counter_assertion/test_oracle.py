@@ -58,8 +58,6 @@ def test_the_oracle_knows_every_loss_mean_and_tells_them_apart(loop_of, mean, lo
     ("training", "reason"),
     [
         ({"estimator": "gae"}, "estimator gae"),
-        ({"entropy_coefficient": 0.1}, "entropy"),
-        ({"kl_coefficient": 0.1, "kl_estimator": "k1"}, "k1"),
     ],
 )
 def test_what_the_oracle_does_not_know_is_not_run(loop_of, training, reason):

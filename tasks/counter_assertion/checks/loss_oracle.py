@@ -14,7 +14,7 @@ from infra.records.training import StepResult
 from infra.records.verdict import CheckResult
 from infra.scenario.model import Scenario
 from tasks.counter_assertion.advantages import SHIPPED
-from tasks.counter_assertion.evidence import Evidence, IterationEvidence
+from tasks.counter_assertion.evidence import Evidence, IterationEvidence, trainable
 from tasks.counter_assertion.findings import Findings
 from tasks.counter_assertion.oracle.compare import compare
 from tasks.counter_assertion.oracle.expected import OracleBatch, step_batch
@@ -22,8 +22,8 @@ from tasks.counter_assertion.oracle.reference import Reference, compute
 
 NAME = "loss-oracle"
 NEEDS = ("rollouts", "plan", "trained", "trainer_log_probs", "model")
-TERM_TOLERANCE = 1e-5  # of a rollout's |A|: sums of float32 token losses, each rounded at 6e-8
-LOSS_TOLERANCE = 1e-6  # of sum |A_k| / G'; the loss itself may be 0 by construction
+TERM_TOLERANCE = 1e-5  # of a rollout's |token losses|: sums in float32, each rounded at 6e-8
+LOSS_TOLERANCE = 1e-6  # of sum |terms| / G'; the loss itself may be 0 by construction
 FLOAT32_BOUND = 1e-4  # least bound where the reference itself has to be float32 (more than 200 M parameters)
 
 
@@ -34,13 +34,19 @@ def check(evidence: Evidence) -> CheckResult:
         return CheckResult(name=NAME, status="not run", reason=reason)
     assert first is not None and evidence.model is not None
     scenario, result, planned = evidence.scenario, first.trained.steps[0], first.plan.steps[0]
-    batch = step_batch(first.rollouts, planned.rollout_ids, scenario)
+    batch = step_batch(
+        first.rollouts,
+        planned.rollout_ids,
+        scenario,
+        of_iteration={rollout for step in first.plan.steps for rollout in step.rollout_ids},
+        engine=first.engine_log_probs if scenario.training.uses_engine_log_probs else None,
+    )
     reference = compute(
         evidence.model.path,
         evidence.model.parameters,
         batch,
         scenario.rollout.temperature,
-        scenario.training.estimator,
+        scenario.training,
     )
     found = Findings()
     figures: dict[str, Any] = {"dtype": reference.dtype, "samples": len(batch.samples), "rollouts": batch.rollouts}
@@ -64,20 +70,23 @@ def _cannot(evidence: Evidence, first: IterationEvidence | None) -> str | None:
         return "no gradient of the first step was published (training.publish_gradients)"
     if scenario.normalization.reward_post_process not in SHIPPED:
         return f"no independent form of {scenario.normalization.reward_post_process} is known"
-    if training.estimator not in ("grpo", "gspo", "cispo"):
-        return f"no independent form of the estimator {training.estimator} yet"
-    if training.entropy_coefficient:
-        return "no independent form of the entropy bonus yet"
-    if training.kl_coefficient and training.kl_estimator == "k1":
-        return "no independent form of the k1 term yet"  # k2, k3 and low_var have value and gradient 0 at the reference
+    if training.estimator == "gae":
+        return "no independent form of the estimator gae: the values of a critic are not on record"
+    if training.uses_engine_log_probs:
+        return _engine_log_probs_missing(first)
     return None
 
 
+def _engine_log_probs_missing(first: IterationEvidence) -> str | None:
+    known = first.parts.get("engine_log_probs", {})
+    missing = [
+        s.key for s in trainable(first.rollouts) if s.trained_tokens and len(known.get(s.key, ())) != s.response_length
+    ]
+    return f"the engine's log-probs of (rollout, sibling) {missing[:5]} are not on record" if missing else None
+
+
 def _terms(result: StepResult, reference: Reference, batch: OracleBatch, found: Findings) -> dict[str, Any]:
-    sizes = {s.rollout_id: 0.0 for s in batch.samples}
-    for s in batch.samples:
-        sizes[s.rollout_id] += batch.rollouts * s.weight * abs(s.advantage) * len(s.trained_positions)
-    worst = 0.0
+    sizes, worst = reference.sizes, 0.0
     for rollout, expected in sorted(reference.terms.items()):
         got = result.rollout_terms.get(rollout, 0.0)
         worst = max(worst, abs(got - expected))

@@ -1,24 +1,33 @@
 """What one step has to train on, rebuilt from raw rewards and masks: which samples, their advantages and weights."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from infra.scenario.model import Scenario
 from tasks.counter_assertion.advantages import expected_advantages
-from tasks.counter_assertion.evidence import StoredSample, trainable
+from tasks.counter_assertion.evidence import LogProbs, StoredSample, trainable
+from tasks.counter_assertion.oracle.token_advantages import token_advantages
 
 
 @dataclass(frozen=True, kw_only=True)
 class OracleSample:
-    """One sample of the step; the step's loss is the sum of `weight * sum_t mask_t * loss_t` over its samples."""
+    """One sample of the step; the step's loss is the sum of `weight * sum_t mask_t * loss_t` over its samples.
+
+    Args:
+        advantages: [trained tokens].
+        engine: [trained tokens] log-probs of the engine, where the scenario corrects for them.
+    """
 
     rollout_id: int
     sibling: int
     tokens: list[int]
     response_length: int
     mask: list[int]
-    advantage: float
+    advantages: list[float]
     weight: float
+    engine: list[float] | None = None
 
     @property
     def trained_positions(self) -> list[int]:
@@ -35,17 +44,28 @@ class OracleBatch:
     rollouts: int
 
 
-def step_batch(raw: Sequence[StoredSample], rollout_ids: Sequence[int], scenario: Scenario) -> OracleBatch:
+def step_batch(
+    raw: Sequence[StoredSample],
+    rollout_ids: Sequence[int],
+    scenario: Scenario,
+    *,
+    of_iteration: Collection[int] | None = None,
+    engine: LogProbs | None = None,
+) -> OracleBatch:
     """The step that trains these rollouts, with all their siblings, whatever the plan says of them.
 
     Args:
         raw: all samples of the iteration with raw rewards: groups have to be whole.
         rollout_ids: the rollouts of the step.
+        of_iteration: the rollouts of all steps of the iteration: whitening is over all of them. By default the step's.
+        engine: the engine's log-probs, where the scenario corrects for them.
     """
     norm = scenario.normalization
     advantages = expected_advantages(raw, norm.reward_post_process, divide_by_std=norm.divide_by_std)
     wanted = set(rollout_ids)
-    members = [s for s in trainable(raw) if s.rollout_id in wanted]
+    trained = [s for s in trainable(raw) if s.rollout_id in wanted.union(of_iteration or ())]
+    per_token = token_advantages(trained, advantages, scenario.training)
+    members = [s for s in trained if s.rollout_id in wanted]
     counted = {s.rollout_id for s in members if s.trained_tokens}
     weigh = _weights(members, len(counted), scenario)
     samples = tuple(
@@ -55,12 +75,17 @@ def step_batch(raw: Sequence[StoredSample], rollout_ids: Sequence[int], scenario
             tokens=s.tokens,
             response_length=s.response_length,
             mask=s.loss_mask,
-            advantage=advantages[s.key],
+            advantages=per_token[s.key],
             weight=weight,
+            engine=_trained(engine[s.key], s) if engine is not None and s.trained_tokens else None,
         )
         for s, weight in zip(members, weigh, strict=True)
     )
     return OracleBatch(samples=samples, rollouts=len(counted))
+
+
+def _trained(log_probs: np.ndarray, sample: StoredSample) -> list[float]:
+    return [float(p) for p, m in zip(log_probs, sample.loss_mask, strict=True) if m]
 
 
 def _weights(members: list[StoredSample], rollouts: int, scenario: Scenario) -> list[float]:

@@ -4,7 +4,29 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup, all_reduce
 
+from infra.scenario.model import Training
+
 WHITENING_EPSILON = 1e-8
+ROUNDING = 1e-6  # a deviation of at most this share of the values' root mean square is rounding, not signal
+
+
+def token_advantages(
+    rewards: Tensor, segments: Tensor, mask: Tensor, training: Training, *, kl: Tensor | None = None
+) -> Tensor:
+    """[tokens] advantages of the scenario's estimator, before whitening.
+
+    Args:
+        rewards: [samples] as the reward post-process left them: normalised for the group-relative estimators, the raw
+            reward for reinforce++, less the group's mean for its baseline form.
+        kl: [tokens] estimates against the reference, where the scenario lowers rewards by them.
+    """
+    if not training.estimator.startswith("reinforce++"):
+        return broadcast(rewards, segments)
+    kl = rewards.new_zeros(len(segments)) if kl is None else kl
+    coefficient = training.kl_reward_coefficient
+    if training.estimator == "reinforce++-baseline":
+        return reinforce_plus_plus_baseline(rewards, kl, segments, mask, kl_coefficient=coefficient)
+    return reinforce_plus_plus(rewards, kl, segments, mask, kl_coefficient=coefficient, gamma=training.gamma)
 
 
 def broadcast(advantages: Tensor, segments: Tensor) -> Tensor:
@@ -89,16 +111,20 @@ def _place_within(samples: Tensor) -> Tensor:
 def whiten(values: Tensor, mask: Tensor, *, group: ProcessGroup | None = None, shift_mean: bool = True) -> Tensor:
     """[tokens] mean 0 and unbiased variance 1 over the trained tokens of all ranks of `group`; 0 where not trained.
 
+    Values whose deviation is rounding have nothing to scale: their centred form is 0.
+
     Args:
         shift_mean: False keeps the mean, as for values.
     """
     trained = mask != 0
     kept = torch.where(trained, values, 0)
-    count, total = _summed(torch.stack([trained.sum().to(kept.dtype), kept.sum()]), group)
+    sums = torch.stack([trained.sum().to(kept.dtype), kept.sum(), kept.square().sum()])
+    count, total, raw_square = _summed(sums, group)
     mean = total / count.clamp(min=1)
     centred = torch.where(trained, values - mean, 0)
     (square,) = _summed(centred.square().sum()[None], group)
-    scaled = centred * torch.rsqrt(square / (count - 1).clamp(min=1) + WHITENING_EPSILON)
+    scale = torch.rsqrt(square / (count - 1).clamp(min=1) + WHITENING_EPSILON)
+    scaled = centred * torch.where(square > ROUNDING**2 * raw_square, scale, 0)
     return scaled if shift_mean else torch.where(trained, scaled + mean, 0)
 
 

@@ -6,6 +6,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from infra.scenario.model import Training
+
 
 @dataclass(frozen=True, kw_only=True)
 class ImportanceCorrection:
@@ -19,6 +21,13 @@ class ImportanceCorrection:
     kind: Literal["truncate", "mask"]
     high: float = 2.0
     low: float = 0.5
+
+    @classmethod
+    def of(cls, training: Training) -> "ImportanceCorrection | None":
+        """The scenario's correction; None where it has none."""
+        if training.importance_correction == "none":
+            return None
+        return cls(kind=training.importance_correction, high=training.importance_high, low=training.importance_low)
 
 
 def importance_weights(old_log_probs: Tensor, engine_log_probs: Tensor, correction: ImportanceCorrection) -> Tensor:

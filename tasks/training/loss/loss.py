@@ -21,7 +21,6 @@ def token_loss(
     reference_log_probs: Tensor | None = None,
     entropy: Tensor | None = None,
     engine_log_probs: Tensor | None = None,
-    correction: ImportanceCorrection | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Loss of every response token of a micro-batch; the step's loss is the sum of weight * loss over its tokens.
 
@@ -33,7 +32,7 @@ def token_loss(
         mask: [tokens] of 0/1; what is masked has loss and metrics of exactly 0, whatever its log-probs are.
         reference_log_probs: [tokens] of the reference, for the KL term; the KL is reported at coefficient 0 too.
         entropy: [tokens] for the entropy bonus.
-        engine_log_probs, correction: [tokens] and how to correct for the engine's probabilities; both or none.
+        engine_log_probs: [tokens] as the engine sampled them, for the scenario's importance correction.
     Returns:
         ([tokens] loss, metrics of [tokens] without gradient: `ratio_error` |ratio - 1| of single tokens, `clipped` 0/1,
         `approx_kl` old minus new log-prob, and where they are known `kl`, `entropy`, `importance_weight`).
@@ -44,6 +43,7 @@ def token_loss(
     new, old, advantage = (_only(trained, x) for x in (log_probs, old_log_probs, advantages))
     loss, clipped = _policy_loss(new, old, advantage, segments, trained, training)
     metrics = {"ratio_error": ((new - old).exp() - 1).abs(), "clipped": clipped, "approx_kl": old - new}
+    correction = ImportanceCorrection.of(training)
     if engine_log_probs is not None and correction is not None:
         weight = importance_weights(old, _only(trained, engine_log_probs), correction)
         loss, metrics["importance_weight"] = loss * weight, weight

@@ -4,11 +4,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from infra.scenario.load import load
 from tasks.training.loss.advantages import (
     broadcast,
     gae,
     reinforce_plus_plus,
     reinforce_plus_plus_baseline,
+    token_advantages,
     token_rewards,
     whiten,
 )
@@ -48,6 +50,31 @@ def test_baseline_form_and_broadcast():
     assert broadcast(doubles(1, -1), SEGMENTS).tolist() == [1, 1, 1, -1, -1]
 
 
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["estimator=grpo"], [1, 1, 1, 2, 2]),
+        (["estimator=rloo"], [1, 1, 1, 2, 2]),
+        (["estimator=reinforce++", "gamma=0.5"], [0.5, 0, 1, 1, 2]),
+        (["estimator=reinforce++", "kl_reward_coefficient=0.1"], [0.96, 0, 0.97, 1.91, 1.95]),
+        (["estimator=reinforce++-baseline", "kl_reward_coefficient=0.1"], [0.99, 0, 0.97, 1.96, 1.95]),
+    ],
+)
+def test_advantages_of_a_scenario(overrides: list[str], expected: list[float]):
+    training = load("tiny", [f"training.{o}" for o in overrides]).training
+    kl = doubles(0.1, 0.2, 0.3, 0.4, 0.5)
+    assert token_advantages(doubles(1, 2), SEGMENTS, MASK, training, kl=kl).tolist() == pytest.approx(expected)
+
+
+def test_whitening_is_the_estimators_unless_said():
+    def whitens(*overrides: str) -> bool:
+        return load("tiny", [f"training.{o}" for o in overrides]).training.whitens
+
+    assert whitens("estimator=reinforce++") and whitens("estimator=reinforce++-baseline") and not whitens()
+    assert whitens("whiten_advantages=true")
+    assert not whitens("estimator=reinforce++", "whiten_advantages=false")
+
+
 def test_gae_against_the_definition_along_trained_tokens():
     generator = torch.Generator().manual_seed(0)
     rewards, values = torch.randn(2, 5, dtype=torch.float64, generator=generator)
@@ -72,3 +99,9 @@ def test_whitening_ignores_what_is_masked():
     assert kept.mean().item() == pytest.approx(0, abs=1e-12) and kept.var().item() == pytest.approx(1, abs=1e-6)
     assert whiten(values, MASK, shift_mean=False)[MASK == 1].mean().item() == pytest.approx(3)
     assert whiten(doubles(4), torch.ones(1)).tolist() == [0]
+
+
+def test_whitening_does_not_scale_up_rounding():
+    third = 1 / 3
+    values = doubles(0.1, 0.1 + 1e-17, 0.1 * 3 * third, 0.30000000000000004 / 3, 0.1)
+    assert not whiten(values, torch.ones(5)).any()

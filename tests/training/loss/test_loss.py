@@ -91,8 +91,8 @@ def test_importance_weights_are_truncated_or_masked():
 def test_importance_correction_weighs_the_policy_term_only():
     values = batch()
     engine = values["old_log_probs"] - 0.3
-    correction = ImportanceCorrection(kind="truncate", high=1.2)
     plain, _ = token_loss(**values, training=training())
-    loss, metrics = token_loss(**values, training=training(), engine_log_probs=engine, correction=correction)
+    corrected = training("importance_correction=truncate", "importance_high=1.2")
+    loss, metrics = token_loss(**values, training=corrected, engine_log_probs=engine)
     assert loss.tolist() == pytest.approx((1.2 * plain).tolist())
     assert metrics["importance_weight"].tolist() == [1.2] * 4

@@ -1,0 +1,44 @@
+"""Advantages of single tokens in the run's first iteration, in plain loops over float64, apart from the trainer's.
+
+There the policy is the reference, so a KL in the reward is 0 at every token, whatever its coefficient and estimate.
+"""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+
+from infra.scenario.model import Training
+from tasks.counter_assertion.evidence import Key, StoredSample
+
+WHITENING_EPSILON = 1e-8
+ROUNDING = 1e-6  # values that deviate by less than this share of their root mean square are equal but for rounding
+
+
+def token_advantages(
+    samples: Sequence[StoredSample], advantages: Mapping[Key, float], training: Training
+) -> dict[Key, list[float]]:
+    """[trained tokens] of each sample.
+
+    Args:
+        samples: all that the iteration trains, in all its steps: whitening is over all of them.
+        advantages: of each sample, as the reward normalisation has to leave them.
+    """
+    tokens = {s.key: _of_sample(advantages[s.key], s.trained_tokens, training) for s in samples}
+    return _whitened(tokens) if training.whitens else tokens
+
+
+def _of_sample(advantage: float, trained: int, training: Training) -> list[float]:
+    """REINFORCE++ (arXiv:2501.03262): the reward is at the last trained token, discounted towards the first."""
+    if training.estimator == "reinforce++":
+        return [advantage * training.gamma ** (trained - 1 - t) for t in range(trained)]
+    return [advantage] * trained
+
+
+def _whitened(tokens: Mapping[Key, list[float]]) -> dict[Key, list[float]]:
+    values = [v for of_sample in tokens.values() for v in of_sample]
+    mean = statistics.fmean(values) if values else 0.0
+    square = math.fsum((v - mean) ** 2 for v in values)
+    if square <= ROUNDING**2 * math.fsum(v**2 for v in values):
+        return {key: [0.0] * len(of_sample) for key, of_sample in tokens.items()}
+    scale = math.sqrt(square / (len(values) - 1) + WHITENING_EPSILON)
+    return {key: [(v - mean) / scale for v in of_sample] for key, of_sample in tokens.items()}

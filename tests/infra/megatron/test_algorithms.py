@@ -1,0 +1,131 @@
+"""Every loss mean, estimator and correction on real gloo ranks, in each layout, against the independent oracle."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from safetensors.torch import load
+
+from infra.hook_loading import load_hook
+from infra.megatron.trainer import MegatronTrainer
+from infra.ray_cluster import RayCluster
+from infra.records.rollouts import log_probs_table, read_table, rollouts_table, with_column, write_table
+from infra.records.sources import ModelRef
+from infra.run import Run
+from infra.scenario.args import ScenarioArgs
+from infra.scenario.load import validate
+from tasks.counter_assertion.evidence import LogProbs, StoredSample
+from tasks.counter_assertion.oracle.compare import compare
+from tasks.counter_assertion.oracle.expected import step_batch
+from tasks.counter_assertion.oracle.reference import compute
+from tasks.reward_normalization.normalize import normalised_advantages
+from tasks.training.cost import ModelShape
+from tasks.training.plan import make_plan
+from tests.infra.megatron.samples import TEMPERATURE, make_run, write_model, write_rollouts
+from tests.infra.megatron.variant_rank import VariantRank
+
+pytestmark = pytest.mark.trainer
+
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "data": {"data_parallel": 2},
+    "tensor": {"data_parallel": 1, "tensor_parallel": 2},
+    "sequence": {"data_parallel": 1, "tensor_parallel": 2, "sequence_parallel": True},
+    "pipeline": {"data_parallel": 1, "pipeline_parallel": 2},
+    "context": {"data_parallel": 1, "context_parallel": 2},
+}
+PLUS_PLUS: dict[str, Any] = {"estimator": "reinforce++", "gamma": 0.9, "kl_reward_coefficient": 0.1}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "token mean": {"loss_mean": "token"},
+    "sample mean, gspo": {"loss_mean": "sample", "estimator": "gspo"},
+    "prompt mean, cispo": {"loss_mean": "prompt", "estimator": "cispo"},
+    "constant, entropy": {"loss_mean": "constant", "constant_denominator": 9, "entropy_coefficient": 0.05},
+    "reinforce++": PLUS_PLUS,
+    "baseline form, truncated": {"estimator": "reinforce++-baseline", "importance_correction": "truncate"},
+    "k1, masked": {"kl_coefficient": 0.2, "kl_estimator": "k1", "importance_correction": "mask"},
+}
+HOOKS: dict[str, dict[str, Any]] = {
+    "reinforce++": {"reward_post_process": "hooks.normalize.identity"},
+    "reinforce++-baseline": {"divide_by_std": False},
+}
+SHAPE = ModelShape(layers=4, hidden=32, heads=4, key_value_heads=2, head_dim=8, mlp=64, vocabulary=127)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> ModelRef:
+    return write_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module", params=LAYOUTS)
+def trainer(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, model: ModelRef, ray_cluster: RayCluster
+) -> Iterator[MegatronTrainer]:
+    run = make_run(tmp_path_factory.mktemp(request.param), f"algorithms-{request.param}", **LAYOUTS[request.param])
+    with MegatronTrainer(run, model, ray_cluster, rank_type=VariantRank) as trainer:
+        yield trainer
+
+
+@pytest.fixture(scope="module")
+def engine(model: ModelRef, tmp_path_factory: pytest.TempPathFactory) -> LogProbs:
+    """Log-probs of an engine that is off by up to 1 nat: the model's own, with noise."""
+    run = make_run(tmp_path_factory.mktemp("engine"))
+    samples = graded_samples(run)
+    everything = step_batch(samples, [s.rollout_id for s in samples], run.scenario)
+    own = compute(model.path, model.parameters, everything, TEMPERATURE, run.scenario.training).log_probs
+    draw = random.Random(0)
+    found = {}
+    for s in samples:
+        trained = iter(own[s.key].tolist())
+        found[s.key] = [next(trained) + draw.uniform(-1, 1) if m else 0.0 for m in s.loss_mask]
+    return found
+
+
+def graded_samples(run: Run) -> list[StoredSample]:
+    rows = read_table(run.store, write_rollouts(run).table).to_pylist()
+    return [StoredSample(**{**row, "reward": (3 * row["rollout_id"] % 5) / 4, "advantage": None}) for row in rows]
+
+
+def variant_of(run: Run, folder: Path, change: dict[str, Any]) -> Run:
+    document = run.scenario.model_dump()
+    norm = HOOKS.get(change.get("estimator", ""), {})
+    scenario = validate({**document, "training": {**document["training"], **change}, "normalization": norm}, "test")
+    return Run(run_id=run.run_id, scenario=scenario, store_uri=str(folder / "store"), spool=folder / "spool")
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_step_is_the_oracles(
+    variant: str, trainer: MegatronTrainer, engine: LogProbs, tmp_path: Path, model: ModelRef
+) -> None:
+    trainer.wait_ready()
+    run = trainer.run = variant_of(trainer.run, tmp_path, VARIANTS[variant])
+    samples, scenario = graded_samples(run), run.scenario
+    table = rollouts_table([vars(s) for s in samples])
+    hook = load_hook(scenario.normalization.reward_post_process, "reward_post_process")
+    advantages = normalised_advantages(table, hook.function, hook.path, ScenarioArgs(scenario, ""))
+    log_probs = [{"rollout_id": r, "sibling": s, "log_probs": values} for (r, s), values in engine.items()]
+    rollouts = replace(
+        write_rollouts(run),
+        table=write_table(run.store, run.key("normalised.parquet"), with_column(table, "advantage", advantages)),
+        log_probs=write_table(run.store, run.key("engine.parquet"), log_probs_table(log_probs)),
+    )
+    plan = make_plan(read_table(run.store, rollouts.table), scenario, SHAPE, 0)
+    ray.get([actor.start_over.remote(run) for actor in trainer.ranks.actors])
+    key = run.store.publish_json(run.key("plan.json"), plan.to_dict())
+    step = trainer.train(rollouts, key, publish_gradients={0}).steps[0]
+    batch = step_batch(
+        samples,
+        plan.steps[0].rollout_ids,
+        scenario,
+        of_iteration=[k for s in plan.steps for k in s.rollout_ids],
+        engine=engine if scenario.training.uses_engine_log_probs else None,
+    )
+    wanted = compute(model.path, model.parameters, batch, TEMPERATURE, scenario.training)
+
+    assert step.gradient is not None
+    error = compare(load(run.store.read(step.gradient)), wanted.gradient)
+    assert error.largest < 1e-5 and not error.lacking, error
+    assert step.rollout_terms == pytest.approx(wanted.terms, rel=1e-5, abs=1e-6 * max(wanted.sizes.values()))
+    assert step.gradient_norm == pytest.approx(wanted.norm, rel=1e-5)
