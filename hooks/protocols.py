@@ -46,19 +46,33 @@ class RewardPostProcess(Protocol):
 
 
 class SampleFilter(Protocol):
-    """Sets `remove_sample` on those that shall not be trained; `samples` are all of an iteration."""
+    """Sets `remove_sample` on those that shall not be trained; `samples` are all of an iteration, graded.
+
+    A removed sample is stored and its rollout keeps its place in a step; nothing else that a filter does to the samples
+    is taken over.
+    """
 
     def __call__(self, args: Any, samples: list[Sample], /) -> None: ...
 
 
-class DynamicFilter(Protocol):
-    """Whether a prompt group is worth training on, as DAPO's filter of groups with equal rewards."""
+class FilterDecision(Protocol):
+    """slime's answer of a dynamic filter, fine here too."""
 
-    def __call__(self, args: Any, samples: list[Sample], /) -> bool: ...
+    keep: bool
+    reason: str | None
+
+
+class DynamicFilter(Protocol):
+    """Whether a prompt group is worth training on, as DAPO's filter of groups with equal rewards.
+
+    A group that is not goes as a whole and counts for no step; nothing is drawn again for it.
+    """
+
+    def __call__(self, args: Any, samples: list[Sample], /) -> bool | FilterDecision: ...
 
 
 class LogHook(Protocol):
-    """Figures of an iteration to show beside the pipeline's own."""
+    """Figures of an iteration to show beside the pipeline's own; `samples` are those that its filters left."""
 
     def __call__(self, args: Any, iteration: int, samples: list[Sample], /) -> dict[str, float]: ...
 

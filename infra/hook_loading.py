@@ -14,11 +14,14 @@ from typing import Any, Literal
 from infra.errors import ConfigurationError
 from infra.scenario.model import Scenario
 
-Kind = Literal["generate", "reward", "reward_post_process"]
+Kind = Literal["generate", "reward", "reward_post_process", "sample_filter", "dynamic_filter", "log"]
 PARAMETERS: dict[Kind, tuple[str, ...]] = {
     "generate": ("args", "sample", "sampling_params"),
     "reward": ("args", "sample"),
     "reward_post_process": ("args", "samples"),
+    "sample_filter": ("args", "samples"),
+    "dynamic_filter": ("args", "samples"),
+    "log": ("args", "iteration", "samples"),
 }
 HOOK_PACKAGES = ("hooks",)
 
@@ -70,17 +73,24 @@ def load_hook(path: str, kind: Kind, allowed: tuple[str, ...] = HOOK_PACKAGES) -
     return _checked(path, kind, function)
 
 
-def load_scenario_hooks(scenario: Scenario, allowed: tuple[str, ...] = HOOK_PACKAGES) -> tuple[Hook, Hook, Hook]:
-    """The generate, reward and reward post-process hooks of a scenario: call it before anything else is started.
+def load_scenario_hooks(scenario: Scenario, allowed: tuple[str, ...] = HOOK_PACKAGES) -> tuple[Hook, ...]:
+    """The generate, reward and reward post-process hooks of a scenario, and those of its other hooks that it names.
+
+    Call it before anything else is started.
 
     Raises:
         ConfigurationError: see `load_hook`.
     """
-    return (
-        load_hook(scenario.rollout.generate, "generate", allowed),
-        load_hook(scenario.rollout.reward, "reward", allowed),
-        load_hook(scenario.normalization.reward_post_process, "reward_post_process", allowed),
-    )
+    rollout = scenario.rollout
+    named: list[tuple[str | None, Kind]] = [
+        (rollout.generate, "generate"),
+        (rollout.reward, "reward"),
+        (scenario.normalization.reward_post_process, "reward_post_process"),
+        (rollout.dynamic_filter, "dynamic_filter"),
+        (rollout.sample_filter, "sample_filter"),
+        (rollout.log, "log"),
+    ]
+    return tuple(load_hook(path, kind, allowed) for path, kind in named if path is not None)
 
 
 def source_files(hooks: Iterable[Hook]) -> list[Path]:
@@ -144,7 +154,7 @@ def _checked(path: str, kind: Kind, function: Callable[..., Any]) -> Hook:
             f"reward hook {path} has to be an async function of one sample, or a function fn(args, samples).",
             ids=[path],
         )
-    if kind == "reward_post_process" and asynchronous:
-        raise ConfigurationError(f"reward_post_process hook {path} must not be an async function.", ids=[path])
+    if kind not in ("generate", "reward") and asynchronous:
+        raise ConfigurationError(f"{kind} hook {path} must not be an async function.", ids=[path])
     evaluation = signature.parameters.get("evaluation")
     return Hook(path, function, takes_samples, takes_evaluation=kind == "generate" and evaluation is not None)

@@ -121,7 +121,7 @@ def _run(
         if table.num_rows == 0:
             reasons = sorted({e["reason"] for e in events if e["event"] == "dropped"})
             raise ContractViolation(f"Hook {scenario.rollout.generate}: every rollout was dropped: {reasons}.")
-        _, _, post_process = load_scenario_hooks(scenario, packages)
+        post_process = load_scenario_hooks(scenario, packages)[2]
         normalised_advantages(table, post_process.function, post_process.path, ScenarioArgs(scenario, model_ref.path))
         log_probs = read_table(run.store, ref.log_probs).to_pylist()
     return Made(

@@ -6,7 +6,7 @@ the table of a seeded run is equal to the byte.
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -85,7 +85,8 @@ def with_column(table: pa.Table, name: str, values: Sequence[Any] | np.ndarray) 
 class RolloutsRef:
     """The rollouts of one iteration as a stage left them.
 
-    `log_probs` holds the engine's log-probs by (rollout_id, sibling); `ledger` the segments that the stage wrote.
+    `log_probs` holds the engine's log-probs by (rollout_id, sibling); `ledger` the segments that the stage wrote;
+    `figures` what is worth showing beside (the log hook's, and how much a dynamic filter dropped).
     """
 
     iteration: int
@@ -96,6 +97,7 @@ class RolloutsRef:
     rollouts: int
     generated_tokens: int
     weight_version: str
+    figures: dict[str, float] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         plain = {f.name: getattr(self, f.name) for f in fields(self)}

@@ -26,6 +26,9 @@ _SAME = {
         "custom_rm_path": "reward",
         "reward_key": "reward_key",
         "siblings_scored_apart": "siblings_scored_apart",
+        "dynamic_sampling_filter_path": "dynamic_filter",
+        "rollout_sample_filter_path": "sample_filter",
+        "custom_rollout_log_function_path": "log",
         "sglang_server_concurrency": "concurrency",
     },
     "normalization": {

@@ -63,6 +63,20 @@ class Rollout(Section):
     )
     reward_key: str | None = Field(None, description="entry of a dict reward that is trained on")
     siblings_scored_apart: bool = Field(False, description="siblings of one rollout may carry different rewards")
+    dynamic_filter: DottedPath | None = Field(
+        None,
+        description="fn(args, samples of a prompt group) -> whether to keep it; a group that goes is not drawn again and "
+        "counts for no step (hooks.filters.mixed_rewards)",
+    )
+    sample_filter: DottedPath | None = Field(
+        None,
+        description="fn(args, samples of the iteration), sets remove_sample on those not to train "
+        "(hooks.filters.drop_truncated)",
+    )
+    log: DottedPath | None = Field(
+        None,
+        description="fn(args, iteration, samples) -> {name: number}, figures for the summary (hooks.figures.lengths)",
+    )
     temperature: float = Field(
         1.0, gt=0, le=10, description="sampling temperature; logits are divided by it in training too"
     )
@@ -120,20 +134,6 @@ class Training(Section):
         0.0, ge=0, description="weight of the KL term against the reference (the run's first weights)"
     )
     kl_estimator: Literal["k1", "k2", "k3", "low_var"] = "k3"
-    entropy_coefficient: float = Field(0.0, ge=0, description="weight of the entropy bonus")
-    learning_rate: float = Field(1e-5, gt=0, description="constant learning rate of Adam")
-    weight_decay: float = Field(0.0, ge=0)
-    adam_beta1: float = Field(0.9, ge=0, lt=1)
-    adam_beta2: float = Field(0.98, ge=0, lt=1)
-    clip_grad: float = Field(
-        1.0, ge=0, description="gradient norm clip of the optimizer; 0 is off. Checks read the unclipped gradient"
-    )
-    data_parallel: int = Field(1, ge=1, le=512)
-    tensor_parallel: int = Field(1, ge=1, le=64)
-    pipeline_parallel: int = Field(1, ge=1, le=64)
-    context_parallel: int = Field(1, ge=1, le=64)
-    sequence_parallel: bool = False
-    publish_gradients: Literal["none", "first", "all"] = Field(
     kl_reward_coefficient: float = Field(
         0.0,
         ge=0,
@@ -150,8 +150,22 @@ class Training(Section):
     )
     importance_low: float = Field(0.5, ge=0, le=1, description="least ratio that importance_correction mask keeps")
     importance_high: float = Field(2.0, ge=1, description="largest ratio of importance_correction")
+    entropy_coefficient: float = Field(0.0, ge=0, description="weight of the entropy bonus")
+    learning_rate: float = Field(1e-5, gt=0, description="constant learning rate of Adam")
+    weight_decay: float = Field(0.0, ge=0)
+    adam_beta1: float = Field(0.9, ge=0, lt=1)
+    adam_beta2: float = Field(0.98, ge=0, lt=1)
+    clip_grad: float = Field(
+        1.0, ge=0, description="gradient norm clip of the optimizer; 0 is off. Checks read the unclipped gradient"
+    )
+    data_parallel: int = Field(1, ge=1, le=512)
+    tensor_parallel: int = Field(1, ge=1, le=64)
+    pipeline_parallel: int = Field(1, ge=1, le=64)
+    context_parallel: int = Field(1, ge=1, le=64)
+    sequence_parallel: bool = False
+    publish_gradients: Literal["none", "first", "all"] = Field(
         "first",
-        description="unclipped gradients to publish as float32 safetensors: of the first step of the run, of every step, or none",
+        description="unclipped gradients to publish as float32 safetensors, with the weights before each step but the run's first: of the first step whose advantages are not all 0, of every step, or none",
     )
     deadline_seconds: float = Field(
         3600, gt=0, description="longest that one iteration of training may take before it counts as hung"
@@ -162,6 +176,19 @@ class Training(Section):
         if (self.max_tokens_per_gpu is None) == (self.micro_batch_size is None):
             raise ValueError("give exactly one of max_tokens_per_gpu and micro_batch_size")
         return self
+
+    @property
+    def whitens(self) -> bool:
+        return self.estimator.startswith("reinforce++") if self.whiten_advantages is None else self.whiten_advantages
+
+    @property
+    def uses_reference(self) -> bool:
+        """Whether the loss or the advantages need log-probs of the run's first weights."""
+        return self.kl_coefficient > 0 or self.kl_reward_coefficient > 0
+
+    @property
+    def uses_engine_log_probs(self) -> bool:
+        return self.importance_correction != "none"
 
     @property
     def world_size(self) -> int:
@@ -177,19 +204,6 @@ class Engine(Section):
     request_deadline_seconds: float = Field(600, gt=0, description="longest that one generation may take")
     memory_fraction: float = Field(
         0.7, gt=0, le=0.95, description="static memory fraction on a GPU; 0.6 where memory is tight"
-    @property
-    def whitens(self) -> bool:
-        return self.estimator.startswith("reinforce++") if self.whiten_advantages is None else self.whiten_advantages
-
-    @property
-    def uses_reference(self) -> bool:
-        """Whether the loss or the advantages need log-probs of the run's first weights."""
-        return self.kl_coefficient > 0 or self.kl_reward_coefficient > 0
-
-    @property
-    def uses_engine_log_probs(self) -> bool:
-        return self.importance_correction != "none"
-
     )
 
 
@@ -204,6 +218,16 @@ class Checks(Section):
         1e-5, gt=0, description="largest relative error of the unclipped gradient, per parameter group"
     )
     log_prob_tolerance: float = Field(1e-4, gt=0, description="largest difference between engine and trainer log-probs")
+    determinism: bool = Field(
+        True, description="train one iteration again from its stored rollouts, by other processes, and compare weights"
+    )
+    replay_iteration: Literal["first", "last"] = Field(
+        "first", description="the iteration that determinism trains again"
+    )
+    invariance: bool = Field(
+        True,
+        description="compute one step's gradient again with samples permuted, another data-parallel size, another micro-batch size, and copies as siblings",
+    )
 
 
 class Scenario(Section):

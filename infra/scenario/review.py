@@ -10,6 +10,7 @@ BASELINE_HOOKS = (
     "hooks.normalize.by_sample",
     "hooks.fanout.grpo_normalize_by_group_index",
 )
+MIXED_REWARDS = "hooks.filters.mixed_rewards"
 GROUP_RELATIVE = ("by_rollout", "by_sample", "rloo", "grpo_normalize_by_group_index")
 THINKING_MODEL = re.compile(r"(^|[^a-z0-9])r1([^a-z0-9]|$)|think", re.IGNORECASE)
 
@@ -39,6 +40,11 @@ def _unsupported(scenario: Scenario) -> list[str]:
     if training.gamma != 1 and training.estimator != "reinforce++":
         lines.append(
             f"training.gamma {training.gamma:g}: {training.estimator} discounts nothing; only reinforce++ does."
+        )
+    if scenario.rollout.dynamic_filter == MIXED_REWARDS and scenario.rollout.rollouts_per_prompt == 1:
+        lines.append(
+            f"rollout.dynamic_filter {MIXED_REWARDS} keeps prompt groups whose rewards differ: with "
+            "rollout.rollouts_per_prompt 1 it would drop every group, and nothing would be trained."
         )
     if training.sequence_parallel and training.tensor_parallel == 1:
         lines.append("training.sequence_parallel needs training.tensor_parallel of at least 2.")
@@ -75,7 +81,7 @@ def warnings_of(scenario: Scenario) -> list[str]:
     """Why a run of this scenario would show less than its reader may think; nothing where it is `plumbing_only`."""
     if scenario.plumbing_only:
         return []
-    candidates = (_no_baseline, _equal_siblings, _unanswerable, _idle_ranks, _not_compared, _not_reproducible)
+    candidates = (_no_baseline, _equal_siblings, _unanswerable, _idle_ranks, _not_compared, _not_reproducible, _no_room)
     return [words for candidate in candidates if (words := candidate(scenario))]
 
 
@@ -131,4 +137,16 @@ def _not_reproducible(scenario: Scenario) -> str | None:
         "training.importance_correction weighs the loss by the engine's log-probs, whose last bits depend on which "
         f"requests it batches: with rollout.concurrency {scenario.rollout.concurrency} equal runs may end in weights "
         "that differ in their last bits. With concurrency 1, and a hook that makes one call at a time, they are equal."
+    )
+
+
+def _no_room(scenario: Scenario) -> str | None:
+    """A dynamic filter leaves fewer rollouts than a step takes as soon as it drops one prompt group."""
+    rollout, size = scenario.rollout, scenario.training.global_batch_size
+    if rollout.dynamic_filter is None or scenario.rollouts_per_iteration - rollout.rollouts_per_prompt >= size:
+        return None
+    return (
+        f"training.global_batch_size {size} takes all {scenario.rollouts_per_iteration} rollouts of an iteration: if "
+        f"{rollout.dynamic_filter} drops one prompt group no full step is left and the run ends. Lower it, or give "
+        "more rollout.prompts."
     )

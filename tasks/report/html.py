@@ -3,7 +3,7 @@
 from html import escape
 from typing import Any
 
-from tasks.report.markdown import BAD, step_rows
+from tasks.report.markdown import BAD, figure_rows, step_rows
 
 STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem;color:#1c2430}
@@ -32,6 +32,7 @@ def html(summary: dict[str, Any], image: str | None) -> str:
         f'<img alt="reward by iteration and gradient norm by step" src="{image}">' if image else "",
         "<h2>Checks</h2>" + _checks(summary["checks"]),
         "<h2>Steps</h2>" + _table(step_rows(summary)),
+        "<h2>Figures</h2>" + _table(figure_rows(summary)) if figure_rows(summary) else "",
         "<h2>Seconds by stage</h2>" + _table([summary["seconds_by_stage"]]),
         "<h2>Versions</h2>" + _table([summary["versions"]]),
         "<h2>Digests</h2>"

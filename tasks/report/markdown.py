@@ -25,7 +25,7 @@ def markdown(summary: dict[str, Any], image: str | None = None) -> str:
         parts.append(f"![reward and gradient norm]({image})")
     parts += ["## Checks", table([_check(c) for c in summary["checks"]])]
     if summary["iterations"]:
-        parts += ["## Steps", table(step_rows(summary))]
+        parts += ["## Steps", table(step_rows(summary)), table(figure_rows(summary))]
     parts += ["## Seconds by stage", table([summary["seconds_by_stage"]] if summary["seconds_by_stage"] else [])]
     facts = {name: summary[name] for name in ("weights_digest", "environment_digest", "scenario_digest", "code_digest")}
     parts += ["## Digests", table([{"what": n, "sha256": v} for n, v in facts.items()])]
@@ -54,6 +54,15 @@ def step_rows(summary: dict[str, Any]) -> list[dict[str, Any]]:
         {"iteration": i["iteration"], "reward": i["reward"], "step": s["step"], **{n: s[n] for n in names}}
         for i in summary["iterations"]
         for s in i["steps"]
+    ]
+
+
+def figure_rows(summary: dict[str, Any]) -> list[dict[str, Any]]:
+    """One row for each figure of each iteration: of filters and the scenario's log hook."""
+    return [
+        {"iteration": i["iteration"], "figure": name, "value": value}
+        for i in summary["iterations"]
+        for name, value in i.get("figures", {}).items()
     ]
 
 

@@ -1,7 +1,7 @@
 """`summary.json`: the verdict first, then everything that a reader, a dashboard or a comparison needs of a run."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from infra.environment import Environment
@@ -25,6 +25,7 @@ class IterationFigures:
     rollouts: int
     samples: int
     steps: tuple[StepResult, ...] = ()
+    figures: dict[str, float] = field(default_factory=dict)
 
 
 def summarise(
@@ -74,6 +75,7 @@ def _iteration(figures: IterationFigures) -> dict[str, Any]:
         "reward": figures.reward,
         "rollouts": figures.rollouts,
         "samples": figures.samples,
+        "figures": figures.figures,
         "steps": [
             {
                 "step": s.step,
@@ -110,6 +112,7 @@ def figures_of(run: Run) -> list[IterationFigures]:
                 reward=sum(rewards) / len(rewards) if rewards else None,
                 rollouts=ref.rollouts,
                 samples=ref.samples,
+                figures=ref.figures,
                 steps=TrainedIteration.from_dict(training).steps if training else (),
             )
         )

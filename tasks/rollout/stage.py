@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from infra.errors import FanlineError
-from infra.hook_loading import HOOK_PACKAGES, Hook, load_hook
+from infra.hook_loading import HOOK_PACKAGES, Hook, Kind, load_hook
 from infra.ledger import LedgerWriter
 from infra.records.rollouts import RolloutsRef, log_probs_table, read_table, rollouts_table, write_table
 from infra.records.sources import PromptsRef
@@ -18,6 +18,7 @@ from infra.store import canonical_json, sha256
 from tasks.rollout.calls import CallSettings, Engine, Tokenizer
 from tasks.rollout.contract import Rollout, identify
 from tasks.rollout.draw import Slot, draw_slots, groups_of
+from tasks.rollout.filter import drop_groups, figures_of, remove_samples
 from tasks.rollout.generate import GenerationStage, generate_all
 from tasks.rollout.grade import GradingStage, grade_all, scalar_reward
 from tasks.rollout.stop import stop_token_ids
@@ -65,12 +66,13 @@ class RolloutStage:
         run = self.run
         with LedgerWriter(run.run_id, "rollout", self.iteration, run.spool) as ledger:
             try:
-                rollouts = asyncio.run(self._in_loop(slots, client, ledger, progress))
+                made = asyncio.run(self._in_loop(slots, client, ledger, progress))
+                rollouts, figures = self._filter(made, ledger)
             except FanlineError as fault:
                 ledger.write("ended early", error=type(fault).__name__, reason=str(fault))
                 ledger.seal(run.store)
                 raise
-            return self._publish(rollouts, ledger)
+            return self._publish(rollouts, figures, ledger)
 
     async def _in_loop(
         self, slots: Sequence[Slot], client: OpenClient, ledger: LedgerWriter, progress: Progress
@@ -101,7 +103,23 @@ class RolloutStage:
         ledger.write_all("graded", [line for r in rollouts for line in self._graded(r)])
         return rollouts
 
-    def _publish(self, rollouts: list[Rollout], ledger: LedgerWriter) -> RolloutsRef:
+    def _filter(self, rollouts: list[Rollout], ledger: LedgerWriter) -> tuple[list[Rollout], dict[str, float]]:
+        """What the scenario's filters leave, and figures of it; what they take out is in the ledger."""
+        hooks, figures = self.run.scenario.rollout, {}
+        if hooks.dynamic_filter:
+            kept, dropped = drop_groups(rollouts, self._hook(hooks.dynamic_filter, "dynamic_filter"), self._args)
+            ledger.write_all("dropped", dropped)
+            rewards = [scalar_reward(r.siblings[-1].reward, r, self._grading) for r in rollouts]
+            figures["rollouts dropped by the dynamic filter"] = float(len(dropped))
+            figures["mean reward before the dynamic filter"] = sum(rewards) / max(len(rewards), 1)
+            rollouts = kept
+        sample_filter = self._hook(hooks.sample_filter, "sample_filter") if hooks.sample_filter else None
+        ledger.write_all("removed", remove_samples(rollouts, sample_filter, self._args))
+        if hooks.log:
+            figures |= figures_of(rollouts, self._hook(hooks.log, "log"), self._args, self.iteration)
+        return rollouts, figures
+
+    def _publish(self, rollouts: list[Rollout], figures: dict[str, float], ledger: LedgerWriter) -> RolloutsRef:
         run, where = self.run, self.run.key("iterations", self.iteration)
         rows = rollout_rows(rollouts, lambda reward, rollout: scalar_reward(reward, rollout, self._grading))
         return RolloutsRef(
@@ -115,6 +133,7 @@ class RolloutStage:
             rollouts=len(rollouts),
             generated_tokens=sum(len(call.tokens) for r in rollouts for call in r.calls),
             weight_version=versions([s for r in rollouts for s in r.siblings]),
+            figures=figures,
         )
 
     @property
@@ -134,12 +153,15 @@ class RolloutStage:
     def _generate_hook(self, slot: Slot) -> Hook:
         """The scenario's hook, or the one that the prompt's metadata names as `generate_function_path`."""
         path = slot.sample.metadata.get("generate_function_path", self.run.scenario.rollout.generate)
-        return _loaded(path, "generate", self.hook_packages)
+        return self._hook(path, "generate")
 
     def _reward_hook(self, rollout: Rollout) -> Hook:
         """The scenario's hook, or the one that the prompt's own metadata names as `custom_rm_path`."""
         path = rollout.slot.sample.metadata.get("custom_rm_path", self.run.scenario.rollout.reward)
-        return _loaded(path, "reward", self.hook_packages)
+        return self._hook(path, "reward")
+
+    def _hook(self, path: str, kind: Kind) -> Hook:
+        return _loaded(path, kind, self.hook_packages)
 
     def _call_settings(self) -> CallSettings:
         scenario = self.run.scenario

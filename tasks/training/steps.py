@@ -49,7 +49,8 @@ def split_steps(index: Sequence[int | None], rollout_id: Sequence[int], global_b
     if count == 0:
         raise NoFullStep(
             f"{len(rollouts)} rollouts, {global_batch_size} asked for one optimizer step: nothing can be trained.",
-            next_step="Raise rollout.prompts or rollout.rollouts_per_prompt, or lower training.global_batch_size.",
+            next_step="Raise rollout.prompts or rollout.rollouts_per_prompt, or lower training.global_batch_size. What "
+            "aborts and rollout.dynamic_filter take out of an iteration is in its ledger, with the reason.",
             ids=rollouts.tolist(),
         )
     by_occurrence = np.argsort(first)

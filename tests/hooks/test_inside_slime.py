@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hooks import fanout, stock, subagents
+from hooks import fanout, filters, stock, subagents
 
 
 @dataclass
@@ -19,6 +19,7 @@ class SlimeSample:
     class Status(Enum):
         PENDING = "pending"
         COMPLETED = "completed"
+        TRUNCATED = "truncated"
 
     group_index: int | None = None
     index: int | None = None
@@ -84,6 +85,15 @@ def test_group_index_normalisation_runs_on_slimes_sample():
     for sample in samples:
         sample.rollout_id = sample.index  # type: ignore[attr-defined]
     assert list(fanout.grpo_normalize_by_group_index(ARGS, samples)[1]) == [0.5, -0.5]
+
+
+def test_filters_run_on_slimes_groups_with_and_without_fan_out():
+    done, cut = SlimeSample.Status.COMPLETED, SlimeSample.Status.TRUNCATED
+    group = [SlimeSample(index=k, reward=r, status=done) for k, r in enumerate([1.0, 0.0])]
+    assert filters.mixed_rewards(ARGS, group) and not filters.mixed_rewards(ARGS, group[:1])
+    fanned = [[SlimeSample(index=2, status=cut), SlimeSample(index=2, status=done)], SlimeSample(index=3, status=done)]
+    filters.drop_truncated(ARGS, [group, fanned])
+    assert [s.remove_sample for s in (*group, *fanned[0], fanned[1])] == [False, False, True, True, False]
 
 
 def test_the_hooks_dict_is_its_own(slime: list[dict[str, Any]]):

@@ -5,7 +5,7 @@ import pytest
 
 import hooks
 from infra.errors import ConfigurationError
-from infra.hook_loading import load_hook, load_scenario_hooks
+from infra.hook_loading import Kind, load_hook, load_scenario_hooks
 from infra.scenario import load as scenarios
 
 Write = Callable[[str], str]
@@ -29,6 +29,38 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
 )
 def test_shipped_generate_hooks_load(path: str):
     assert load_hook(path, "generate").path == path
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("hooks.filters.mixed_rewards", "dynamic_filter"),
+        ("hooks.filters.drop_truncated", "sample_filter"),
+        ("hooks.figures.lengths", "log"),
+    ],
+)
+def test_shipped_filters_and_log_hooks_load(path: str, kind: Kind):
+    assert load_hook(path, kind).path == path
+    with pytest.raises(ConfigurationError, match=rf"{kind} hook {path}s: .*Did you mean {path}\?"):
+        load_hook(f"{path}s", kind)
+    with pytest.raises(ConfigurationError, match="lies outside the packages"):
+        load_hook("os.path.join", kind)
+    with pytest.raises(ConfigurationError, match=r"must not be an async function|can not be called with"):
+        load_hook("hooks.rewards.exact_match", kind)
+
+
+def test_a_scenario_loads_the_hooks_that_it_names():
+    filters = [
+        "rollout.dynamic_filter=hooks.filters.mixed_rewards",
+        "rollout.sample_filter=hooks.filters.drop_truncated",
+    ]
+    assert [h.path for h in load_scenario_hooks(scenarios.load("tiny", filters))[3:]] == [
+        f.split("=")[1] for f in filters
+    ]
+    with pytest.raises(
+        ConfigurationError, match=r"log hook hooks.figures.length: .*Did you mean hooks.figures.lengths"
+    ):
+        load_scenario_hooks(scenarios.load("tiny", ["rollout.log=hooks.figures.length"]))
 
 
 @pytest.mark.parametrize("name", scenarios.names())

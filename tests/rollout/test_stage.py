@@ -4,8 +4,11 @@ import pytest
 
 from infra.errors import ConfigurationError, ContractViolation, EngineUnavailable, HookFailed
 from infra.ledger import read_segment
-from infra.records.rollouts import read_table
+from infra.records.rollouts import RolloutsRef, read_table
 from infra.run import Run
+from tasks.training.cost import ModelShape
+from tasks.training.plan import make_plan
+from tasks.training.steps import NoFullStep
 from tests.rollout.conftest import prompt_rows, publish_prompts, rows_of, run_iteration
 from tests.rollout.function_engine import FunctionEngine
 
@@ -24,6 +27,45 @@ def test_the_table_holds_every_sibling_by_index(make_run: MakeRun):
     assert all(r["rollout_id"] == r["index"] and r["group_index"] == r["index"] // 4 for r in rows)
     assert [r["epoch"] for r in rows if r["sibling"] == 0] == [0] * 12 + [1] * 4
     assert {r["weight_version"] for r in rows} == {"v0"} and {r["reward"] for r in rows} <= {0.0, 1.0}
+
+
+FILTERS = (
+    "rollout.dynamic_filter=hooks.filters.mixed_rewards",
+    "rollout.sample_filter=hooks.filters.drop_truncated",
+    "rollout.log=hooks.figures.lengths",
+)
+SOME_RIGHT = "async def some_right(args, sample):\n    return float(sample.index % 8 < 4 and sample.index % 2)\n"
+
+
+def test_what_filters_take_out_is_in_the_ledger_with_its_reason(make_run: MakeRun, user_hooks: UserHooks):
+    short = "rollout.max_response_tokens=4"
+    run = make_run(*FILTERS, short, f"rollout.reward={user_hooks('some_right', SOME_RIGHT)}")
+    ref = run_iteration(run, prompt_rows(4), FunctionEngine())
+    rows, events = rows_of(run, ref), read_segment(run.store, run.run_id, ref.ledger[0])
+    dropped = [e for e in events if e["event"] == "dropped"]
+    assert {r["group_index"] for r in rows} == {0, 2} and ref.rollouts == 8
+    assert [e["index"] for e in dropped] == [4, 5, 6, 7, 12, 13, 14, 15]
+    assert {e["reason"] for e in dropped} == {"dynamic filter hooks.filters.mixed_rewards"}
+    removed = [(e["rollout_id"], e["sibling"], e["reason"]) for e in events if e["event"] == "removed"]
+    wanted = [(r["rollout_id"], r["sibling"]) for r in rows if r["status"] == "truncated"]
+    assert wanted and removed == [(*key, "sample filter hooks.filters.drop_truncated") for key in wanted]
+    assert [(r["rollout_id"], r["sibling"]) for r in rows if r["remove_sample"]] == wanted
+    assert ref.figures["rollouts dropped by the dynamic filter"] == 8
+    assert ref.figures["mean reward before the dynamic filter"] == 4 / 16
+    assert ref.figures["truncated share"] == len(wanted) / len(rows)
+    assert RolloutsRef.from_dict(ref.to_dict()) == ref
+
+
+def test_an_iteration_that_a_filter_empties_is_stored_and_says_why(make_run: MakeRun, user_hooks: UserHooks):
+    run = make_run(*FILTERS, f"rollout.reward={user_hooks('none_right', NONE_RIGHT)}")
+    ref = run_iteration(run, prompt_rows(4), FunctionEngine())
+    assert (ref.rollouts, ref.samples, ref.figures["samples"]) == (0, 0, 0)
+    shape = ModelShape(layers=2, hidden=64, heads=4, key_value_heads=2, head_dim=16, mlp=128, vocabulary=512)
+    with pytest.raises(NoFullStep, match=r"0 rollouts, 8 asked for one optimizer step.*rollout.dynamic_filter"):
+        make_plan(read_table(run.store, ref.table), run.scenario, shape, 0)
+
+
+NONE_RIGHT = "async def none_right(args, sample):\n    return 0.0\n"
 
 
 def test_a_second_iteration_goes_on_with_new_ids(make_run: MakeRun):

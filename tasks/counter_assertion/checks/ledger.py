@@ -7,6 +7,7 @@ from infra.records.plan import TrainingPlan
 from infra.records.verdict import CheckResult
 from infra.store import canonical_json, sha256
 from tasks.counter_assertion.evidence import Event, Evidence, IterationEvidence, Key, trainable
+from tasks.counter_assertion.filtered import compare_filtered
 from tasks.counter_assertion.findings import Findings
 
 NAME = "ledger"
@@ -42,6 +43,7 @@ def check(evidence: Evidence) -> CheckResult:
     _compare_normalised(evidence, {key[0] for key in to_train}, found)
     _flow("normalised", normalised & to_train, "packed", packed, lambda k: k[0] in left_out or excused(k), found)
     _compare_trained(evidence, packed, events, found)
+    compare_filtered(evidence, found)
     dummies = sum(len(it.events("dummy")) for it in evidence.iterations)
     figures = {
         "generated": len(generated),
@@ -51,6 +53,7 @@ def check(evidence: Evidence) -> CheckResult:
         "trained": len(_keys(events, "trained")),
         "left out of steps, rollouts": len(left_out),
         "dropped with a reason": len(dropped),
+        "removed with a reason": len(_keys(events, "removed")),
         "padding dummies": dummies,
         "ledger lines": len(events),
     }

@@ -23,6 +23,13 @@ def test_slimes_names_are_answered_from_the_scenario():
     assert view.hf_checkpoint == "/models/tiny" and view.kl_coef == 0.0 and view.partial_rollout is False
 
 
+def test_filters_and_the_log_hook_go_by_slimes_names():
+    assert args().dynamic_sampling_filter_path is None and args().custom_rollout_log_function_path is None
+    view = args("rollout.dynamic_filter=mine.keep", "rollout.sample_filter=mine.drop", "rollout.log=mine.log")
+    assert (view.dynamic_sampling_filter_path, view.rollout_sample_filter_path) == ("mine.keep", "mine.drop")
+    assert view.custom_rollout_log_function_path == "mine.log"
+
+
 def test_the_kl_term_of_the_loss_is_slimes_kl_loss_coef():
     view = args("training.kl_coefficient=0.1")
     assert view.kl_loss_coef == 0.1 and view.use_kl_loss and view.kl_coef == 0.0

@@ -65,12 +65,12 @@ def test_all_refusals_are_said_at_once():
         refuse_unsupported(load("tiny", ["training.estimator=gae", "training.sequence_parallel=true"]))
 
 
-@pytest.mark.parametrize("field", ["rollout.dynamic_filter=hooks.mine.nonzero_std", "rollout.partial=true"])
-def test_fields_without_an_effect_do_not_exist(field: str):
-    """Without a filter nothing is sampled again, so a filter on one rollout a prompt can not go on without end."""
-    assert "clear refusal at configuration" in case("norm-5")["expect"]["ends"]
-    with pytest.raises(ConfigurationError, match="there is no such field"):
-        load("tiny", [field, "rollout.rollouts_per_prompt=1", "rollout.prompts=16"])
+def test_a_filter_for_mixed_rewards_on_one_rollout_a_prompt_is_refused():
+    known = case("norm-5")
+    assert "clear refusal at configuration" in known["expect"]["ends"]
+    alone = [f"rollout.rollouts_per_prompt={known['input']['n_samples_per_prompt']}", "rollout.prompts=16"]
+    with pytest.raises(ConfigurationError, match=r"rollout.dynamic_filter .* would drop every group"):
+        refuse_unsupported(load("tiny", [*alone, "rollout.dynamic_filter=hooks.filters.mixed_rewards"]))
 
 
 def test_an_iteration_without_a_full_step_is_refused_with_both_numbers():
@@ -103,6 +103,10 @@ def test_an_iteration_without_a_full_step_is_refused_with_both_numbers():
         (["rollout.generate=hooks.fanout.compact_generate"], "copies one generation"),
         (["rollout.reward=hooks.rewards.deepscaler"], "embedded://tiny is not known to write them"),
         (["training.data_parallel=16"], "some ranks hold padding only"),
+        (
+            ["rollout.dynamic_filter=hooks.filters.mixed_rewards", "training.global_batch_size=16"],
+            "if hooks.filters.mixed_rewards drops one prompt group no full step is left",
+        ),
         (["training.publish_gradients=none"], "the run can not be green"),
         (["training.importance_correction=mask"], "With concurrency 1"),
     ],
