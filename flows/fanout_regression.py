@@ -23,7 +23,7 @@ from tasks.counter_assertion.task import assert_counters
 from tasks.download.task import download_model, download_prompts
 from tasks.report.task import publish_report
 from tasks.reward_normalization.task import normalize_rewards
-from tasks.rollout.task import generate_rollouts
+from tasks.rollout.task import evaluate, generate_rollouts
 from tasks.training.task import sync_weights, train_iteration
 
 
@@ -53,6 +53,9 @@ def fanout_regression(scenario: Scenario, store: str | None = None, resume: str 
                     trained = train_iteration(run, model, rollouts, trainer)
                 with timer("weight_sync"):
                     sync_weights(run, rollouts, trained, trainer, engine)
+                if scenario.evaluates_after(iteration):
+                    with timer("evaluation"):
+                        evaluate(run, model, prompts, engine, iteration)
     with timer("counter_assertion"):
         verdict = assert_counters(run, model, prompts, faults.first)
     publish_report(run, verdict, timer.seconds)

@@ -47,6 +47,11 @@ class Run:
         return done[-1] if done else None
 
     def unfinished_iterations(self) -> range:
-        """The iterations that are still to be run, from the first one whose weights are not synced."""
+        """The iterations that are still to be run, from the first whose weights are not synced, or not evaluated."""
         last = self.last_finished("sync")
-        return range(0 if last is None else last + 1, self.scenario.rollout.iterations)
+        if last is None:
+            first = 0
+        else:
+            due = self.scenario.evaluates_after(last) and not self.finished("evaluation", last)
+            first = last if due else last + 1
+        return range(first, self.scenario.rollout.iterations)

@@ -38,13 +38,14 @@ class ModelRef:
 
 @dataclass(frozen=True, kw_only=True)
 class PromptsRef:
-    """The data set as prompts, in source order (schema PROMPTS_SCHEMA)."""
+    """The data set as prompts, in source order (schema PROMPTS_SCHEMA); `evaluation`: those that are never trained."""
 
     uri: str
     revision: str
     table: ObjectRef
     rows: int
     skipped_rows: tuple[str, ...] = ()
+    evaluation: "PromptsRef | None" = None
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -52,4 +53,6 @@ class PromptsRef:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "PromptsRef":
         skipped = tuple(data["skipped_rows"])
-        return cls(**{**data, "table": ObjectRef.from_dict(data["table"]), "skipped_rows": skipped})
+        evaluation = cls.from_dict(data["evaluation"]) if data.get("evaluation") else None
+        table = ObjectRef.from_dict(data["table"])
+        return cls(**{**data, "table": table, "skipped_rows": skipped, "evaluation": evaluation})

@@ -10,7 +10,11 @@ from infra.scenario.model import Scenario
 
 
 def _from_scenario(section: str, field: str) -> Callable[[Scenario], Any]:
-    return lambda scenario: getattr(getattr(scenario, section), field)
+    def answer(scenario: Scenario) -> Any:
+        given = getattr(scenario, section)
+        return None if given is None else getattr(given, field)  # a section may be left out: evaluation
+
+    return answer
 
 
 _SAME = {
@@ -61,6 +65,12 @@ _SAME = {
         "input_key": "prompt_key",
         "label_key": "label_key",
         "apply_chat_template": "apply_chat_template",
+    },
+    "evaluation": {
+        "eval_interval": "every",
+        "n_samples_per_eval_prompt": "rollouts_per_prompt",
+        "eval_temperature": "temperature",
+        "eval_max_response_len": "max_response_tokens",
     },
     "engine": {"sglang_mem_fraction_static": "memory_fraction"},
 }

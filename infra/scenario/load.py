@@ -2,7 +2,8 @@
 
 import difflib
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, get_args
 
 import yaml
 from pydantic import ValidationError
@@ -75,7 +76,8 @@ def _in_words(error: Any) -> str:
         )
     model: Any = Scenario
     for name in path[:-1]:
-        model = model.model_fields[name].annotation
+        annotation = model.model_fields[name].annotation
+        model = next((a for a in get_args(annotation) if a is not NoneType), annotation)  # a section may be left out
     return f"{where}: there is no such field. {_nearest(path[-1], list(model.model_fields))}"
 
 

@@ -96,6 +96,26 @@ class Rollout(Section):
     attempts: int = Field(2, ge=1, le=10, description="tries of one rollout before its hook counts as failed")
 
 
+class Evaluation(Section):
+    """Rollouts that are generated and graded and never trained: what the weights are worth, on prompts of their own.
+
+    The scenario's generate and reward hooks make them; a generate hook with the keyword `evaluation` is told.
+    """
+
+    data: Annotated[Data, BeforeValidator(_as_source)]
+    every: int = Field(1, ge=1, description="iterations from one evaluation to the next; the last iteration has one")
+    prompts: int | None = Field(None, ge=1, description="first rows of the data to take; all of them where not given")
+    rollouts_per_prompt: int = Field(
+        1, ge=1, le=1024, description="executions of each prompt (slime: n_samples_per_eval_prompt)"
+    )
+    temperature: float | None = Field(
+        None, gt=0, le=10, description="sampling temperature; that of training by default"
+    )
+    max_response_tokens: int | None = Field(
+        None, ge=1, le=131_072, description="tokens that a rollout may generate; as in training by default"
+    )
+
+
 class Normalization(Section):
     """Reward normalisation by prompt group."""
 
@@ -251,12 +271,19 @@ class Scenario(Section):
     rollout: Rollout
     normalization: Normalization = Normalization()  # type: ignore[call-arg]
     training: Training
+    evaluation: Evaluation | None = Field(None, description="measure the weights on prompts of their own")
     engine: Engine = Engine()  # type: ignore[call-arg]
     checks: Checks = Checks()  # type: ignore[call-arg]
 
     @property
     def rollouts_per_iteration(self) -> int:
         return self.rollout.prompts * self.rollout.rollouts_per_prompt
+
+    def evaluates_after(self, iteration: int) -> bool:
+        """Whether the weights that an iteration ends with are evaluated."""
+        if self.evaluation is None:
+            return False
+        return (iteration + 1) % self.evaluation.every == 0 or iteration == self.rollout.iterations - 1
 
     @model_validator(mode="after")
     def _enough_rollouts_for_a_step(self) -> "Scenario":

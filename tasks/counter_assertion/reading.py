@@ -91,7 +91,20 @@ class _Reader:
             parts["trainer_log_probs"] = self.read("trainer_log_probs", i, lambda: _log_probs(self.store, trained))
         if sync:
             parts["sync"] = sync
+        parts |= self._evaluation(run, i)
         return IterationEvidence(iteration=i, parts={k: v for k, v in parts.items() if v is not None})
+
+    def _evaluation(self, run: Run, i: int) -> dict[str, Any]:
+        """What an evaluation left, apart from what is trained; what is damaged counts as damaged rollouts."""
+        record = self.read("rollouts", i, lambda: run.finished("evaluation", i))
+        if record is None:
+            return {}
+        ref = RolloutsRef.from_dict(record)
+        return {
+            "evaluation_ref": ref,
+            "evaluation": self.read("rollouts", i, lambda: _samples(self.store, ref.table)),
+            "evaluation_ledger": self._ledger(run.run_id, i, list(ref.ledger)),
+        }
 
     def _record(self, run: Run, i: int, stage: str, build: Callable[[Any], Any], gives: tuple[str, ...]) -> Any:
         record = self.read(gives[0], i, lambda: run.finished(stage, i))

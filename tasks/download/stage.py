@@ -1,11 +1,14 @@
 """The download stage: the model into this host's cache, the prompts into the store."""
 
+from dataclasses import replace
+
 import pyarrow as pa
 
 from infra.errors import ConfigurationError
 from infra.records.rollouts import write_table
 from infra.records.sources import PROMPTS_SCHEMA, ModelRef, PromptsRef
 from infra.run import Run
+from infra.scenario.model import Data, Evaluation
 from infra.settings import settings
 from infra.sources.data import read_data
 from infra.sources.host import Host
@@ -31,22 +34,39 @@ def publish_prompts(run: Run, model: ModelRef) -> PromptsRef:
     """
     if record := run.finished(STAGE, 0):
         return PromptsRef.from_dict(record)
-    data = run.scenario.data
+    evaluation = run.scenario.evaluation
+    ref = _published(run, model, run.scenario.data, "prompts.parquet")
+    refuse_too_few_rows(run.scenario, ref.rows)
+    if evaluation is not None:
+        apart = _published(run, model, evaluation.data, "evaluation-prompts.parquet")
+        _refuse_too_few_to_evaluate(evaluation, apart.rows)
+        ref = replace(ref, evaluation=apart)
+    run.finish(STAGE, 0, ref.to_dict())
+    return ref
+
+
+def _published(run: Run, model: ModelRef, data: Data, key: str) -> PromptsRef:
     source = read_data(data.uri, this_host())
     prompts = make_prompts(data, source.rows, chat_renderer(model) if data.apply_chat_template else None)
     if not prompts.rows:
         raise ConfigurationError(f"{data.uri} has no rows.", ids=[data.uri])
-    refuse_too_few_rows(run.scenario, len(prompts.rows))
     table = pa.Table.from_pylist(prompts.rows, schema=PROMPTS_SCHEMA)
-    ref = PromptsRef(
+    return PromptsRef(
         uri=data.uri,
         revision=source.revision,
-        table=write_table(run.store, run.key("prompts.parquet"), table),
+        table=write_table(run.store, run.key(key), table),
         rows=table.num_rows,
         skipped_rows=prompts.skipped,
     )
-    run.finish(STAGE, 0, ref.to_dict())
-    return ref
+
+
+def _refuse_too_few_to_evaluate(evaluation: Evaluation, rows: int) -> None:
+    if evaluation.prompts is not None and rows < evaluation.prompts:
+        raise ConfigurationError(
+            f"{evaluation.data.uri} has {rows} prompts, evaluation.prompts asks for {evaluation.prompts}.",
+            next_step="Leave evaluation.prompts out to take all.",
+            ids=[rows, evaluation.prompts],
+        )
 
 
 def chat_renderer(model: ModelRef) -> Render:

@@ -112,8 +112,15 @@ def figures_of(run: Run) -> list[IterationFigures]:
                 reward=sum(rewards) / len(rewards) if rewards else None,
                 rollouts=ref.rollouts,
                 samples=ref.samples,
-                figures=ref.figures,
+                figures=ref.figures | _evaluation(run, i),
                 steps=TrainedIteration.from_dict(training).steps if training else (),
             )
         )
     return shown
+
+
+def _evaluation(run: Run, iteration: int) -> dict[str, float]:
+    """Figures of the evaluation behind an iteration, empty where it had none."""
+    record = run.finished("evaluation", iteration)
+    figures = RolloutsRef.from_dict(record).figures if record else {}
+    return {f"evaluation: {name}": value for name, value in figures.items()}

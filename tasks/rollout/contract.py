@@ -120,17 +120,18 @@ def aborted_reason(siblings: Sequence[Sample]) -> str | None:
     return f"sibling {', '.join(aborted)} of {len(siblings)} aborted" if aborted else None
 
 
-def assign_rollout_ids(ids: Sequence[int | None], used: AbstractSet[int] = frozenset()) -> list[int]:
+def assign_rollout_ids(ids: Sequence[int | None], used: AbstractSet[int] = frozenset(), first: int = 0) -> list[int]:
     """The ids with the unset ones filled, in order, by the smallest that neither `ids` nor `used` holds.
 
     Args:
         ids: of samples; every unset one is a rollout of its own.
         used: ids of earlier iterations of the run.
+        first: the smallest id to give.
 
     Example: None 5 5 None 0 None -> 1 5 5 2 0 3
     """
     taken = {i for i in ids if i is not None} | used
-    candidate, filled = 0, []
+    candidate, filled = first, []
     for given in ids:
         if given is None:
             while candidate in taken:
@@ -140,12 +141,13 @@ def assign_rollout_ids(ids: Sequence[int | None], used: AbstractSet[int] = froze
     return filled
 
 
-def identify(rollouts: Sequence[Rollout], used: AbstractSet[int] = frozenset()) -> None:
+def identify(rollouts: Sequence[Rollout], used: AbstractSet[int] = frozenset(), first: int = 0) -> None:
     """Give every rollout of an iteration its id, and refuse ids that stand for more than one rollout of the run.
 
     Args:
         rollouts: in order of their index.
         used: ids of earlier iterations.
+        first: the smallest id to give to a rollout without one.
     Raises:
         ContractViolation: one id in two prompt groups, in two rollouts of a group, or in an earlier iteration.
     """
@@ -158,7 +160,7 @@ def identify(rollouts: Sequence[Rollout], used: AbstractSet[int] = frozenset()) 
             what = f"gave the rollout_id {rollout_id}, which an earlier iteration of this run has used"
             _refuse(rollout.hook, rollout.slot, what, "Use ids unique in the run, as sample.index.", rollout_id)
         _refuse_second_owner(owners.setdefault(rollout_id, rollout), rollout)
-    filled = assign_rollout_ids([r.rollout_id for r in rollouts], used)
+    filled = assign_rollout_ids([r.rollout_id for r in rollouts], used, first)
     for rollout, rollout_id in zip(rollouts, filled, strict=True):
         for sample in rollout.siblings:
             sample.rollout_id = rollout_id

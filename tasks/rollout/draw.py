@@ -11,6 +11,8 @@ from hooks.sample import Sample
 from infra.errors import ContractViolation
 from infra.scenario.model import Scenario
 
+EVALUATION_IDS = 2**40  # groups and slots of evaluations are numbered from here: no run trains as many rollouts
+
 
 @dataclass(frozen=True, kw_only=True)
 class Slot:
@@ -68,6 +70,26 @@ def draw_slots(scenario: Scenario, table: pa.Table, iteration: int) -> list[Slot
     return [
         _slot(row, iteration=iteration, group_index=group, index=group * times + k, epoch=epoch)
         for (group, _, epoch), row in zip(drawn, rows, strict=True)
+        for k in range(times)
+    ]
+
+
+def evaluation_slots(scenario: Scenario, table: pa.Table, iteration: int) -> list[Slot]:
+    """The rollouts of the evaluation behind an iteration: the first prompts of its own data, in a namespace of ids.
+
+    Args:
+        scenario: as `tasks.rollout.evaluation.evaluated` makes it.
+        table: the evaluation's prompts, schema PROMPTS_SCHEMA.
+
+    Example: the first index of iteration 0 is 2**40
+    """
+    prompts, times = table.num_rows, scenario.rollout.rollouts_per_prompt
+    first = EVALUATION_IDS + iteration * prompts
+    return [
+        _slot(row, iteration=iteration, group_index=group, index=EVALUATION_IDS + offset * times + k, epoch=0)
+        for offset, (group, row) in enumerate(
+            zip(range(first, first + prompts), table.to_pylist(), strict=True), iteration * prompts
+        )
         for k in range(times)
     ]
 

@@ -25,6 +25,7 @@ class GenerationStage:
         args: the scenario as hooks see it.
         hook_of: the generate hook of a slot.
         attempts: tries of one rollout; a retry starts from the pristine sample.
+        evaluation: what the generate hook is told in its keyword of that name, where it has one.
         progress: called after each finished or dropped rollout with the tokens it generated.
     """
 
@@ -36,6 +37,7 @@ class GenerationStage:
     attempts: int
     concurrency: int
     ledger: LedgerWriter
+    evaluation: bool = False
     progress: Callable[[int], None] = lambda tokens: None
 
 
@@ -98,7 +100,7 @@ async def _attempt(slot: Slot, hook: Hook, attempt: int, stage: GenerationStage)
     )
     ids = {"index": slot.index, "group_index": slot.group_index, "prompt_id": slot.prompt_id, "attempt": attempt}
     stage.ledger.write("called", **ids, hook=hook.path)
-    keywords = {"evaluation": False} if hook.takes_evaluation else {}
+    keywords = {"evaluation": stage.evaluation} if hook.takes_evaluation else {}
     raised = returned = None
     try:
         with generating_through(calls):

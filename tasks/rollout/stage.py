@@ -6,6 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import ClassVar
 
 from infra.errors import FanlineError
 from infra.hook_loading import HOOK_PACKAGES, Hook, Kind, load_hook
@@ -43,6 +44,11 @@ class RolloutStage:
     iteration: int
     hook_packages: tuple[str, ...] = HOOK_PACKAGES
 
+    stage: ClassVar[str] = "rollout"
+    prefix: ClassVar[str] = ""  # of the names under which an iteration's tables are published
+    first_id: ClassVar[int] = 0
+    evaluation: ClassVar[bool] = False
+
     def slots(self, prompts: PromptsRef) -> list[Slot]:
         """What is to be generated; fewer prompts than the run asks for are refused here."""
         return draw_slots(self.run.scenario, read_table(self.run.store, prompts.table), self.iteration)
@@ -64,7 +70,7 @@ class RolloutStage:
             EngineUnavailable: the engine does not answer.
         """
         run = self.run
-        with LedgerWriter(run.run_id, "rollout", self.iteration, run.spool) as ledger:
+        with LedgerWriter(run.run_id, self.stage, self.iteration, run.spool) as ledger:
             try:
                 made = asyncio.run(self._in_loop(slots, client, ledger, progress))
                 rollouts, figures = self._filter(made, ledger)
@@ -93,15 +99,19 @@ class RolloutStage:
             attempts=rollout.attempts,
             concurrency=rollout.concurrency,
             ledger=ledger,
+            evaluation=self.evaluation,
             progress=progress,
         )
         ledger.write_all("drawn", [_drawn(group, self._generate_hook(group[0])) for group in groups_of(slots).values()])
         rollouts = await generate_all(slots, generation)
-        identify(rollouts, used_ids(self.run, self.iteration))
+        identify(rollouts, self._used_ids(), self.first_id)
         ledger.write_all("generated", [line for r in rollouts for line in _generated(r)])
         await grade_all(rollouts, self._grading)
         ledger.write_all("graded", [line for r in rollouts for line in self._graded(r)])
         return rollouts
+
+    def _used_ids(self) -> frozenset[int]:
+        return used_ids(self.run, self.iteration)
 
     def _filter(self, rollouts: list[Rollout], ledger: LedgerWriter) -> tuple[list[Rollout], dict[str, float]]:
         """What the scenario's filters leave, and figures of it; what they take out is in the ledger."""
@@ -120,13 +130,13 @@ class RolloutStage:
         return rollouts, figures
 
     def _publish(self, rollouts: list[Rollout], figures: dict[str, float], ledger: LedgerWriter) -> RolloutsRef:
-        run, where = self.run, self.run.key("iterations", self.iteration)
+        run, where = self.run, f"{self.run.key('iterations', self.iteration)}/{self.prefix}"
         rows = rollout_rows(rollouts, lambda reward, rollout: scalar_reward(reward, rollout, self._grading))
         return RolloutsRef(
             iteration=self.iteration,
-            table=write_table(run.store, f"{where}/rollouts-{{digest}}.parquet", rollouts_table(rows)),
+            table=write_table(run.store, f"{where}rollouts-{{digest}}.parquet", rollouts_table(rows)),
             log_probs=write_table(
-                run.store, f"{where}/engine-log-probs-{{digest}}.parquet", log_probs_table(log_prob_rows(rollouts))
+                run.store, f"{where}engine-log-probs-{{digest}}.parquet", log_probs_table(log_prob_rows(rollouts))
             ),
             ledger=(ledger.seal(run.store),),
             samples=len(rows),

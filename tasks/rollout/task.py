@@ -20,6 +20,7 @@ from infra.settings import settings
 
 if TYPE_CHECKING:
     from infra.sglang.engine import SGLangEngine
+    from tasks.rollout.stage import RolloutStage
 
 PROGRESS_STEPS = 20  # updates of the progress artifact: each is a request to the API
 
@@ -44,13 +45,38 @@ def generate_rollouts(
         EngineUnavailable: the engine went away in every attempt.
     """
     from tasks.rollout.stage import RolloutStage
+
+    return _finished(RolloutStage, run, model, prompts, engine, iteration)
+
+
+@task(
+    task_run_name="evaluate, iteration {iteration}",
+    cache_policy=NO_CACHE,
+    persist_result=False,
+    retries=2,
+    retry_delay_seconds=[1, 5],
+    retry_condition_fn=engine_was_lost,
+)
+def evaluate(run: Run, model: ModelRef, prompts: PromptsRef, engine: SGLangEngine, iteration: int) -> RolloutsRef:
+    """The evaluation's own prompts through the generate hook, graded and never trained; errors as of rollouts.
+
+    The engine holds the weights that the iteration ended with.
+    """
+    from tasks.rollout.evaluation import EvaluationStage, evaluated
+
+    return _finished(EvaluationStage, evaluated(run), model, prompts, engine, iteration)
+
+
+def _finished(
+    kind: type[RolloutStage], run: Run, model: ModelRef, prompts: PromptsRef, engine: SGLangEngine, iteration: int
+) -> RolloutsRef:
     from tasks.rollout.stop import load_tokenizer
 
-    if record := run.finished("rollout", iteration):
+    if record := run.finished(kind.stage, iteration):
         return RolloutsRef.from_dict(record)
     if task_run.run_count > 1 or not engine.running:
         engine.restart()
-    stage = RolloutStage(
+    stage = kind(
         run=run,
         model_path=model.path,
         tokenizer=load_tokenizer(model.path),
@@ -58,9 +84,9 @@ def generate_rollouts(
         hook_packages=settings().hook_packages,
     )
     slots = stage.slots(prompts)
-    with shown_progress(f"rollouts, iteration {iteration}", len(slots)) as one_more:
+    with shown_progress(f"{kind.prefix}rollouts, iteration {iteration}", len(slots)) as one_more:
         rollouts = stage.run_with(slots, engine.client, one_more)
-    run.finish("rollout", iteration, rollouts.to_dict())
+    run.finish(kind.stage, iteration, rollouts.to_dict())
     return rollouts
 
 

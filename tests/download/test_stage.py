@@ -72,3 +72,14 @@ def test_too_few_rows_are_refused_before_anything_is_started(tmp_path, model):
     run = run_of(tmp_path, "data=embedded://arithmetic?rows=7", "data.allow_more_epochs=false")
     with pytest.raises(ContractViolation, match=r"7 prompts, the run asks for 8"):
         publish_prompts(run, model)
+
+
+def test_the_prompts_of_evaluations_are_published_apart(tmp_path, model):
+    run = run_of(tmp_path, "evaluation.data=embedded://arithmetic?rows=7", "evaluation.prompts=7")
+    prompts = publish_prompts(run, model)
+    assert prompts.evaluation and (prompts.rows, prompts.evaluation.rows) == (64, 7)
+    assert publish_prompts(run, model) == prompts
+    with pytest.raises(ConfigurationError, match=r"has 7 prompts, evaluation.prompts asks for 8"):
+        publish_prompts(
+            run_of(tmp_path / "b", "evaluation.data=embedded://arithmetic?rows=7", "evaluation.prompts=8"), model
+        )

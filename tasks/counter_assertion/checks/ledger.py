@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from infra.records.plan import TrainingPlan
 from infra.records.verdict import CheckResult
 from infra.store import canonical_json, sha256
+from tasks.counter_assertion.evaluated import compare_evaluated
 from tasks.counter_assertion.evidence import Event, Evidence, IterationEvidence, Key, trainable
 from tasks.counter_assertion.filtered import compare_filtered
 from tasks.counter_assertion.findings import Findings
@@ -44,6 +45,7 @@ def check(evidence: Evidence) -> CheckResult:
     _flow("normalised", normalised & to_train, "packed", packed, lambda k: k[0] in left_out or excused(k), found)
     _compare_trained(evidence, packed, events, found)
     compare_filtered(evidence, found)
+    compare_evaluated(evidence, found)
     dummies = sum(len(it.events("dummy")) for it in evidence.iterations)
     figures = {
         "generated": len(generated),
