@@ -1,13 +1,17 @@
 """How fast answers are graded: whole numbers, and symbolic answers beside math-verify called directly, in one run."""
 
 import asyncio
+import os
 import random
+import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from infra.grading import Answer, GradingPool
 
+ROUNDS = 12  # what is compared takes turns this often, so that a load on the machine falls on all of it
 SHAPES: tuple[Callable[[int, int], tuple[str, str]], ...] = (
     lambda a, b: (rf"\frac{{{2 * a}}}{{{2 * b}}}", rf"\frac{{{a}}}{{{b}}}"),
     lambda a, b: (rf"{a}\sqrt{{{b}}}", rf"\sqrt{{{a * a * b}}}"),
@@ -18,32 +22,18 @@ SHAPES: tuple[Callable[[int, int], tuple[str, str]], ...] = (
 )
 
 
-def run(*, integers: int = 60_000, symbolic: int = 300, seed: int = 0) -> dict[str, Any]:
+def run(*, integers: int = 60_000, symbolic: int = 600, seed: int = 0) -> dict[str, Any]:
     """Rates in answers a second. Every answer is different, so that no cache, math-verify's own included, helps.
 
     Returns:
-        `integers`: answers a second of one core (CPU time), by grader. `symbolic`: answers a second (wall time) of this
-        pool with one and two processes, and of math-verify called directly with its own time limits, measured before
-        and after the pool (mean); `equal` says whether all rewards agreed.
+        `integers`: answers a second of one core (CPU time), by grader. `symbolic`: math-verify called directly with its
+        own time limits, this pool with one process and with two take turns, `ROUNDS` times; rates are over all rounds
+        (wall time), `of_math_verify` and `scaling_1_to_2` medians of the rounds' ratios, `of_math_verify_cpu` the
+        ratio of CPU seconds, all processes together; `equal` says whether all rewards agreed.
     """
-    texts = symbolic_answers(symbolic, seed)
-    _directly(WARM_UP)
-    before = _directly(texts)
-    one, rewards_of_one = asyncio.run(_pooled(texts, processes=1))
-    two, rewards_of_two = asyncio.run(_pooled(texts, processes=2))
-    after = _directly(texts)
-    reference = (before[0] + after[0]) / 2
     return {
         "integers": {"answers": integers, "per_second": {g: _integers(g, integers, seed) for g in INTEGER_FORMS}},
-        "symbolic": {
-            "answers": symbolic,
-            "math_verify_directly": round(symbolic / reference, 1),
-            "one_process": round(symbolic / one, 1),
-            "two_processes": round(symbolic / two, 1),
-            "of_math_verify": round(reference / one, 3),
-            "scaling_1_to_2": round(one / two, 2),
-            "equal": after[1] == rewards_of_one == rewards_of_two,
-        },
+        "symbolic": _symbolic(symbolic_answers(symbolic, seed)),
     }
 
 
@@ -77,23 +67,64 @@ def _integers(grader: str, count: int, seed: int) -> float:
         return round(count / (time.process_time() - start))
 
 
-def _directly(texts: list[tuple[str, str]]) -> tuple[float, list[float]]:
+Texts = list[tuple[str, str]]
+
+
+def _symbolic(texts: Texts) -> dict[str, Any]:
+    rounds = [texts[k::ROUNDS] for k in range(min(ROUNDS, len(texts)))]
+    with GradingPool(processes=1, seconds_per_answer=30) as one, GradingPool(processes=2, seconds_per_answer=30) as two:
+        forms: list[Callable[[Texts], list]] = [_directly, *(lambda t, p=p: _pooled(p, t) for p in (one, two))]
+        for form in forms:
+            form(WARM_UP * 16)
+        wall, cpu = [[0.0] * len(rounds) for _ in forms], [0.0] * len(forms)
+        equal = True
+        for number, part in enumerate(rounds):
+            rewards = []
+            for which in _in_turn(number, len(forms)):
+                started, used = time.perf_counter(), _cpu_seconds()
+                rewards.append(forms[which](part))
+                wall[which][number], cpu[which] = time.perf_counter() - started, cpu[which] + _cpu_seconds() - used
+            equal &= all(r == rewards[0] for r in rewards)
+    rates = [round(len(texts) / sum(seconds), 1) for seconds in wall]
+    return {
+        "answers": len(texts),
+        **dict(zip(("math_verify_directly", "one_process", "two_processes"), rates, strict=True)),
+        "of_math_verify": _median_ratio(wall[0], wall[1]),
+        "of_math_verify_cpu": round(cpu[0] / cpu[1], 3),
+        "scaling_1_to_2": _median_ratio(wall[1], wall[2]),
+        "cores": len(os.sched_getaffinity(0)),
+        "equal": equal,
+    }
+
+
+def _in_turn(number: int, count: int) -> list[int]:
+    """Every other round the other way around."""
+    return list(range(count))[:: 1 if number % 2 else -1]
+
+
+def _median_ratio(first: Sequence[float], second: Sequence[float]) -> float:
+    return round(statistics.median(a / b for a, b in zip(first, second, strict=True)), 3)
+
+
+def _cpu_seconds() -> float:
+    """Of this process and its children."""
+    children = [pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()]
+    return time.process_time() + sum(_cpu_seconds_of(int(pid)) for pid in children)
+
+
+def _cpu_seconds_of(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()  # see proc(5): utime, stime
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _directly(texts: Texts) -> list[float]:
     from math_verify import parse, verify
 
-    start = time.perf_counter()
-    rewards = [float(verify(parse(f"${label}$"), parse(response))) for response, label in texts]
-    return time.perf_counter() - start, rewards
+    return [float(verify(parse(f"${label}$"), parse(response))) for response, label in texts]
 
 
-async def _pooled(texts: list[tuple[str, str]], *, processes: int) -> tuple[float, list]:
-    with GradingPool(processes=processes, seconds_per_answer=30) as pool:
-        await pool.grade_many(_answers(WARM_UP * processes * 8))
-        start = time.perf_counter()
-        grades = await pool.grade_many(_answers(texts))
-        return time.perf_counter() - start, [grade.reward for grade in grades]
-
-
-def _answers(texts: list[tuple[str, str]]) -> list[Answer]:
-    return [
+def _pooled(pool: GradingPool, texts: Texts) -> list[Any]:
+    answers = [
         Answer(id=i, grader="math_verify", response=response, label=label) for i, (response, label) in enumerate(texts)
     ]
+    return [grade.reward for grade in asyncio.run(pool.grade_many(answers))]

@@ -1,5 +1,7 @@
 """Log-probs and entropies from vocabulary-parallel logits, a few rows at a time: no float32 copy of the logits."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -7,7 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.distributed import ProcessGroup, ReduceOp, all_reduce
 
-CHUNK_ELEMENTS = 2**22  # logits that are in float32 at one time
+LEAST_CHUNK, CHUNKS = 2**20, 64  # logits that are in float32 at one time: this many, or this part of them if more
 
 
 def log_probs_and_entropy(
@@ -15,51 +17,78 @@ def log_probs_and_entropy(
     targets: Tensor,
     *,
     temperature: float,
+    rows: Tensor | None = None,
+    columns: int | None = None,
     group: ProcessGroup | None = None,
-    reuse_logits: bool = False,
-    chunk_elements: int = CHUNK_ELEMENTS,
+    keep_logits: bool = False,
+    chunk_elements: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """log softmax(logits / temperature) at the targets, and the entropy of that softmax in nats, both differentiable.
 
-    Statistics are in float32 (in float64 for float64 logits). Beyond the logits and their gradient, which has their
-    dtype, memory is a few chunks. The gradient is exact; it is not differentiable itself.
+    Statistics are in float32 (in float64 for float64 logits). Beyond the logits, memory is a few chunks: backward
+    computes the softmax again and writes the gradient over the logits, which nothing else reads after the forward pass
+    (an output layer's own backward does not; autograd refuses where one does). Leaves are not overwritten: their
+    gradient takes as much again. The gradient is exact; it is not differentiable itself.
 
     Args:
         logits: [tokens, vocabulary], or this rank's equal share of the vocabulary, in order of the ranks of `group`.
-        targets: [tokens] token ids in the whole vocabulary.
+        targets: [chosen] token ids in the whole vocabulary.
         temperature: above 0; the rollout's sampling temperature.
+        rows: [chosen] the tokens that are asked for, each once; all of them by default.
+        columns: how many of the logits' columns are tokens; the rest only fills up the share. All by default.
         group: tensor-parallel ranks; every rank gets the same results.
-        reuse_logits: write the gradient over the logits instead of beside them. Only for logits that nothing else
-            reads after the forward pass (the output layer's own backward does not).
+        keep_logits: do not overwrite the logits.
     Returns:
-        ([tokens], [tokens]) float32 or float64.
+        ([chosen], [chosen]) float32 or float64.
     """
     if temperature <= 0:
         raise ValueError(f"temperature {temperature}: it has to be above 0")
-    rows = max(1, chunk_elements // max(logits.shape[-1], 1))
-    return _ChunkedLogProbs.apply(logits, targets, temperature, group, reuse_logits, rows)  # type: ignore[return-value]
+    elements = max(LEAST_CHUNK, logits.numel() // CHUNKS) if chunk_elements is None else chunk_elements
+    chunk = max(1, elements // max(logits.shape[-1], 1))
+    form = _Form(temperature, columns, group, keep_logits or logits.is_leaf, chunk)
+    return _ChunkedLogProbs.apply(logits, targets, rows, form)  # type: ignore[return-value]
+
+
+@dataclass(frozen=True)
+class _Form:
+    """What is not a tensor."""
+
+    temperature: float
+    columns: int | None
+    group: ProcessGroup | None
+    keep_logits: bool
+    chunk: int
+
+    def parts(self, count: int, rows: Tensor | None) -> Iterator[tuple[slice, slice | Tensor]]:
+        """Chunks of the chosen tokens, and the rows of the logits that they are."""
+        for start in range(0, count, self.chunk):
+            part = slice(start, min(start + self.chunk, count))
+            yield part, part if rows is None else rows[part]
+
+    def scores(self, logits: Tensor, at: slice | Tensor, dtype: torch.dtype) -> Tensor:
+        return logits[at][:, : self.columns].to(dtype) / self.temperature
 
 
 class _ChunkedLogProbs(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, logits, targets, temperature, group, reuse_logits, rows):
-        here, local = _local_targets(targets, logits.shape[-1], group)
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, rows: Tensor | None, form: _Form):
+        here, local = _local_targets(targets, logits.shape[-1], form.group)
         dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
-        largest, total, mean, chosen = (torch.empty(len(logits), dtype=dtype, device=logits.device) for _ in range(4))
-        for part in _chunks(len(logits), rows):
-            scores = logits[part].to(dtype) / temperature
+        largest, total, mean, chosen = (torch.empty(len(targets), dtype=dtype, device=logits.device) for _ in range(4))
+        for part, at in form.parts(len(targets), rows):
+            scores = form.scores(logits, at, dtype)
             largest[part] = scores.amax(-1)
             scores -= largest[part, None]
             chosen[part] = scores.gather(-1, local[part, None])[:, 0]
             weights = scores.exp()
             total[part] = weights.sum(-1)
             mean[part] = weights.mul_(scores).sum(-1)
-        if group is not None:
-            _combine(largest, total, mean, chosen, here, group)
+        if form.group is not None:
+            _combine(largest, total, mean, chosen, here, form.group)
         log_total = total.log()
         log_probs, entropy = chosen - log_total, log_total - mean / total
-        ctx.save_for_backward(logits, here, local, largest + log_total, entropy)
-        ctx.temperature, ctx.rows, ctx.reuse_logits = temperature, rows, reuse_logits
+        ctx.save_for_backward(logits, rows, here, local, largest + log_total, entropy)
+        ctx.form = form
         ctx.set_materialize_grads(False)
         return log_probs, entropy
 
@@ -67,13 +96,14 @@ class _ChunkedLogProbs(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None):  # type: ignore[override]
         grad_log_probs, grad_entropy = grads
-        logits, here, local, log_normaliser, entropy = ctx.saved_tensors
+        logits, rows, here, local, log_normaliser, entropy = ctx.saved_tensors
+        form: _Form = ctx.form
         # Written through a detached view: autograd must not take the overwritten logits for a forward operation.
-        result = logits.detach() if ctx.reuse_logits else torch.empty_like(logits)
+        result = torch.empty_like(logits) if form.keep_logits else logits.detach()
         zero = torch.zeros_like(entropy)
         to_log_probs = zero if grad_log_probs is None else grad_log_probs
-        for part in _chunks(len(logits), ctx.rows):
-            log_p = (logits[part].to(entropy.dtype) / ctx.temperature).sub_(log_normaliser[part, None])
+        for part, at in form.parts(len(entropy), rows):
+            log_p = form.scores(logits, at, entropy.dtype).sub_(log_normaliser[part, None])
             p = log_p.exp()
             if grad_entropy is None:
                 p.mul_(-to_log_probs[part, None])
@@ -81,12 +111,13 @@ class _ChunkedLogProbs(torch.autograd.Function):
                 log_p.add_(entropy[part, None]).mul_(grad_entropy[part, None]).add_(to_log_probs[part, None])
                 p.mul_(log_p.neg_())
             p.scatter_add_(-1, local[part, None], torch.where(here, to_log_probs, zero)[part, None])
-            result[part] = p.div_(ctx.temperature)
-        return result, None, None, None, None, None
-
-
-def _chunks(count: int, rows: int) -> list[slice]:
-    return [slice(start, start + rows) for start in range(0, count, rows)]
+            result[at, : form.columns] = p.div_(form.temperature).to(result.dtype)
+        if form.columns is not None:
+            result[:, form.columns :] = 0
+        if rows is not None:
+            other = torch.ones(len(logits), dtype=torch.bool, device=logits.device).index_fill_(0, rows, False)
+            result.index_fill_(0, other.nonzero()[:, 0], 0)
+        return result, None, None, None
 
 
 def _local_targets(targets: Tensor, share: int, group: ProcessGroup | None) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import ray
-from safetensors.torch import load
+import torch
+from safetensors.torch import load, load_file
 
 from infra.hook_loading import load_hook
 from infra.megatron.trainer import MegatronTrainer
@@ -17,7 +18,7 @@ from infra.records.rollouts import log_probs_table, read_table, rollouts_table, 
 from infra.records.sources import ModelRef
 from infra.run import Run
 from infra.scenario.args import ScenarioArgs
-from infra.scenario.load import validate
+from infra.scenario.model import Normalization
 from tasks.counter_assertion.evidence import LogProbs, StoredSample
 from tasks.counter_assertion.oracle.compare import compare
 from tasks.counter_assertion.oracle.expected import step_batch
@@ -25,17 +26,17 @@ from tasks.counter_assertion.oracle.reference import compute
 from tasks.reward_normalization.normalize import normalised_advantages
 from tasks.training.cost import ModelShape
 from tasks.training.plan import make_plan
-from tests.infra.megatron.samples import TEMPERATURE, make_run, write_model, write_rollouts
+from tests.infra.megatron.reference import first_step, largest_relative_error
+from tests.infra.megatron.samples import FAN_OUTS, TEMPERATURE, make_run, write_model, write_plan, write_rollouts
 from tests.infra.megatron.variant_rank import VariantRank
 
 pytestmark = pytest.mark.trainer
 
-LAYOUTS: dict[str, dict[str, Any]] = {
-    "data": {"data_parallel": 2},
-    "tensor": {"data_parallel": 1, "tensor_parallel": 2},
-    "sequence": {"data_parallel": 1, "tensor_parallel": 2, "sequence_parallel": True},
-    "pipeline": {"data_parallel": 1, "pipeline_parallel": 2},
-    "context": {"data_parallel": 1, "context_parallel": 2},
+LAYOUTS: dict[str, tuple[str, bool, dict[str, Any]]] = {
+    "data": ("qwen2", True, {"data_parallel": 2}),
+    "tensor and sequence": ("llama", False, {"data_parallel": 1, "tensor_parallel": 2, "sequence_parallel": True}),
+    "pipeline": ("qwen2", True, {"data_parallel": 1, "pipeline_parallel": 2}),
+    "context": ("qwen2", False, {"data_parallel": 1, "context_parallel": 2}),
 }
 PLUS_PLUS: dict[str, Any] = {"estimator": "reinforce++", "gamma": 0.9, "kl_reward_coefficient": 0.1}
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -54,18 +55,31 @@ HOOKS: dict[str, dict[str, Any]] = {
 SHAPE = ModelShape(layers=4, hidden=32, heads=4, key_value_heads=2, head_dim=8, mlp=64, vocabulary=127)
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> ModelRef:
-    return write_model(tmp_path_factory.mktemp("model"))
-
-
 @pytest.fixture(scope="module", params=LAYOUTS)
+def layout(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def model(layout: str, tmp_path_factory: pytest.TempPathFactory) -> ModelRef:
+    family, tied, _ = LAYOUTS[layout]
+    return write_model(tmp_path_factory.mktemp("model"), family, tied=tied)
+
+
+@pytest.fixture(scope="module")
 def trainer(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, model: ModelRef, ray_cluster: RayCluster
+    layout: str, model: ModelRef, tmp_path_factory: pytest.TempPathFactory, ray_cluster: RayCluster
 ) -> Iterator[MegatronTrainer]:
-    run = make_run(tmp_path_factory.mktemp(request.param), f"algorithms-{request.param}", **LAYOUTS[request.param])
+    """One set of ranks for all tests of a layout."""
+    run = run_of(layout, tmp_path_factory.mktemp("run"), {})
     with MegatronTrainer(run, model, ray_cluster, rank_type=VariantRank) as trainer:
+        trainer.wait_ready()
         yield trainer
+
+
+def start_over(trainer: MegatronTrainer, run: Run) -> None:
+    trainer.run = run
+    ray.get([actor.start_over.remote(run) for actor in trainer.ranks.actors])
 
 
 @pytest.fixture(scope="module")
@@ -88,19 +102,56 @@ def graded_samples(run: Run) -> list[StoredSample]:
     return [StoredSample(**{**row, "reward": (3 * row["rollout_id"] % 5) / 4, "advantage": None}) for row in rows]
 
 
-def variant_of(run: Run, folder: Path, change: dict[str, Any]) -> Run:
-    document = run.scenario.model_dump()
-    norm = HOOKS.get(change.get("estimator", ""), {})
-    scenario = validate({**document, "training": {**document["training"], **change}, "normalization": norm}, "test")
-    return Run(run_id=run.run_id, scenario=scenario, store_uri=str(folder / "store"), spool=folder / "spool")
+def test_first_step_is_that_of_plain_transformers(
+    layout: str, trainer: MegatronTrainer, tmp_path: Path, model: ModelRef
+) -> None:
+    run = run_of(layout, tmp_path, {})
+    start_over(trainer, run)
+    rollouts = write_rollouts(run)
+    rows = read_table(run.store, rollouts.table).to_pylist()
+    before = trainer.weights_digest()
+    trained = trainer.train(rollouts, write_plan(run, rows), publish_gradients={0})
+    again = trainer.log_probs(rollouts.table, [3, 0, 5], TEMPERATURE)
+    step = trained.steps[0]
+    wanted = first_step(model.path, rows, list(step.rollout_terms), TEMPERATURE)
+
+    assert before == digest_of(model.path)
+    assert step.rollout_terms == pytest.approx(wanted.terms, rel=1e-5)
+    assert step.gradient is not None
+    gradient = load(run.store.read(step.gradient))
+    error, where = largest_relative_error(gradient, wanted.gradient)
+    assert error < 1e-5, where
+    norm = torch.stack([g.square().sum() for g in wanted.gradient.values()]).sum().sqrt().item()
+    assert step.gradient_norm == pytest.approx(norm, rel=1e-5)
+    assert step.max_ratio_error == step.approx_kl == step.clip_fraction == 0
+    assert trained.steps[1].max_ratio_error > 0.01
+    published = {
+        (r["rollout_id"], r["sibling"]): r["log_probs"] for r in read_table(run.store, trained.log_probs).to_pylist()
+    }
+    assert len(published) == sum(FAN_OUTS)
+    for ids, log_probs in wanted.log_probs.items():
+        assert published[ids] == pytest.approx(log_probs.tolist(), abs=1e-5)
+    assert [len(x) for x in again] == [rows[k]["response_length"] for k in (3, 0, 5)]
+
+
+def digest_of(folder: Path) -> str:
+    """Of the model as it lies on the disk."""
+    from infra.megatron.weights import digest
+
+    return digest(load_file(folder / "model.safetensors"))
+
+
+def run_of(layout: str, folder: Path, change: dict[str, Any]) -> Run:
+    run = make_run(folder, f"in-{layout.split(' ')[0]}", **LAYOUTS[layout][2], **change)
+    norm = Normalization(**HOOKS.get(change.get("estimator", ""), {}))
+    return replace(run, scenario=run.scenario.model_copy(update={"normalization": norm}))
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_step_is_the_oracles(
-    variant: str, trainer: MegatronTrainer, engine: LogProbs, tmp_path: Path, model: ModelRef
+    layout: str, variant: str, trainer: MegatronTrainer, engine: LogProbs, tmp_path: Path, model: ModelRef
 ) -> None:
-    trainer.wait_ready()
-    run = trainer.run = variant_of(trainer.run, tmp_path, VARIANTS[variant])
+    run = run_of(layout, tmp_path, VARIANTS[variant])
     samples, scenario = graded_samples(run), run.scenario
     table = rollouts_table([vars(s) for s in samples])
     hook = load_hook(scenario.normalization.reward_post_process, "reward_post_process")
@@ -112,7 +163,7 @@ def test_the_step_is_the_oracles(
         log_probs=write_table(run.store, run.key("engine.parquet"), log_probs_table(log_probs)),
     )
     plan = make_plan(read_table(run.store, rollouts.table), scenario, SHAPE, 0)
-    ray.get([actor.start_over.remote(run) for actor in trainer.ranks.actors])
+    start_over(trainer, run)
     key = run.store.publish_json(run.key("plan.json"), plan.to_dict())
     step = trainer.train(rollouts, key, publish_gradients={0}).steps[0]
     batch = step_batch(

@@ -1,4 +1,4 @@
-"""Real Megatron-core ranks in Ray actors, against plain transformers in float64 and against themselves."""
+"""Real Megatron-core ranks in Ray actors: what a trainer keeps, counts and says. Its numbers are in test_algorithms."""
 
 import os
 import signal
@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 import ray
-import torch
-from safetensors.torch import load, load_file
 
 from infra.errors import ConfigurationError, TrainerUnavailable
 from infra.ledger import read_segment
@@ -19,17 +17,9 @@ from infra.records.sources import ModelRef
 from infra.records.training import TrainedIteration
 from infra.run import Run
 from tests.infra.megatron.counting_rank import CountingRank
-from tests.infra.megatron.reference import first_step, largest_relative_error
-from tests.infra.megatron.samples import FAN_OUTS, TEMPERATURE, make_run, write_model, write_plan, write_rollouts
+from tests.infra.megatron.samples import FAN_OUTS, make_run, write_model, write_plan, write_rollouts
 
 pytestmark = pytest.mark.trainer
-
-LAYOUTS = {
-    "data": ("qwen2", True, {"data_parallel": 2}),
-    "tensor": ("llama", False, {"data_parallel": 1, "tensor_parallel": 2, "sequence_parallel": True}),
-    "pipeline": ("qwen2", True, {"data_parallel": 1, "pipeline_parallel": 2}),
-    "context": ("qwen2", False, {"data_parallel": 1, "context_parallel": 2}),
-}
 
 
 @pytest.fixture(scope="module")
@@ -45,45 +35,6 @@ def train(trainer: MegatronTrainer, run: Run, iteration: int = 0, gradients: tup
     rollouts = write_rollouts(run, iteration)
     plan = write_plan(run, rows_of(run, rollouts), iteration)
     return trainer.train(rollouts, plan, publish_gradients=set(gradients))
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_first_step_is_that_of_plain_transformers(layout: str, tmp_path: Path, ray_cluster: RayCluster) -> None:
-    family, tied, sizes = LAYOUTS[layout]
-    model = write_model(tmp_path / "model", family, tied=tied)
-    run = make_run(tmp_path, f"first-step-{layout}", **sizes)
-    with MegatronTrainer(run, model, ray_cluster) as trainer:
-        before = trainer.weights_digest()
-        trained = train(trainer, run, gradients=(0,))
-        again = trainer.log_probs(write_rollouts(run).table, [3, 0, 5], TEMPERATURE)
-    rows = rows_of(run, write_rollouts(run))
-    step = trained.steps[0]
-    wanted = first_step(model.path, rows, list(step.rollout_terms), TEMPERATURE)
-
-    assert before == digest_of(model.path)
-    assert step.rollout_terms == pytest.approx(wanted.terms, rel=1e-5)
-    assert step.gradient is not None
-    gradient = load(run.store.read(step.gradient))
-    error, where = largest_relative_error(gradient, wanted.gradient)
-    assert error < 1e-5, where
-    norm = torch.stack([g.square().sum() for g in wanted.gradient.values()]).sum().sqrt().item()
-    assert step.gradient_norm == pytest.approx(norm, rel=1e-5)
-    assert step.max_ratio_error == step.approx_kl == step.clip_fraction == 0
-    assert trained.steps[1].max_ratio_error > 0.01
-    published = {
-        (r["rollout_id"], r["sibling"]): r["log_probs"] for r in read_table(run.store, trained.log_probs).to_pylist()
-    }
-    assert len(published) == sum(FAN_OUTS)
-    for ids, log_probs in wanted.log_probs.items():
-        assert published[ids] == pytest.approx(log_probs.tolist(), abs=1e-5)
-    assert [len(x) for x in again] == [rows[k]["response_length"] for k in (3, 0, 5)]
-
-
-def digest_of(folder: Path) -> str:
-    """Of the model as it lies on the disk."""
-    from infra.megatron.weights import digest
-
-    return digest(load_file(folder / "model.safetensors"))
 
 
 def test_a_resumed_trainer_continues_to_the_bit(tmp_path: Path, model: ModelRef, ray_cluster: RayCluster) -> None:

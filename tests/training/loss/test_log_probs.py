@@ -31,9 +31,40 @@ def test_values_and_gradients_do_not_depend_on_the_chunks(chunk_elements):
     assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(got, expected, strict=True))
     options = {"temperature": 0.7, "chunk_elements": chunk_elements}
     wanted = gradient(plain, logits, targets, 0.7)
-    for reuse in (False, True):
-        found = gradient(log_probs_and_entropy, logits, targets, reuse_logits=reuse, **options)
+    for keep in (False, True):
+        found = gradient(log_probs_and_entropy, logits, targets, keep_logits=keep, **options)
         assert torch.allclose(found, wanted, atol=1e-12)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_rows_that_are_not_asked_for_and_columns_that_are_no_tokens_get_no_gradient(keep: bool):
+    logits, targets = random_logits(7, 13)
+    rows, tokens = torch.tensor([5, 0, 3]), 11
+    logits[[1, 2, 4, 6]], logits[:, tokens:] = float("nan"), float("inf")
+    targets = targets[rows] % tokens
+    real = logits[rows][:, :tokens]
+    options = {"temperature": 0.7, "rows": rows, "columns": tokens, "keep_logits": keep, "chunk_elements": 20}
+    got = log_probs_and_entropy(logits, targets, **options)
+    assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(got, plain(real, targets, 0.7), strict=True))
+    leaf = logits.clone().requires_grad_()
+    log_probs, entropy = log_probs_and_entropy(leaf * 1, targets, **options)
+    (log_probs + entropy).sum().backward()
+    wanted = torch.zeros_like(logits)
+    real.requires_grad_()
+    sum(x.sum() for x in plain(real, targets, 0.7)).backward()
+    wanted[rows[:, None], torch.arange(tokens)] = real.grad
+    assert torch.allclose(leaf.grad, wanted, atol=1e-12)
+
+
+def test_logits_are_overwritten_only_where_nothing_else_reads_them():
+    logits, targets = random_logits(3, 5)
+    leaf = logits.clone().requires_grad_()
+    log_probs_and_entropy(leaf, targets, temperature=1)[0].sum().backward()
+    assert torch.equal(leaf, logits)
+    shared = leaf.exp()  # exp's own backward reads its result
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        log_probs_and_entropy(shared, targets, temperature=1)[0].sum().backward()
+    log_probs_and_entropy(leaf.exp(), targets, temperature=1, keep_logits=True)[0].sum().backward()
 
 
 def test_gradient_against_finite_differences():
