@@ -1,5 +1,6 @@
 """Reward normalisation as a Prefect task: add the `advantage` column to the stored rollouts of an iteration."""
 
+import pyarrow.compute as pc
 from prefect import task
 from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
@@ -21,8 +22,10 @@ def normalize_rewards(run: Run, rollouts: RolloutsRef) -> RolloutsRef:
     if record := run.finished("reward_normalization", rollouts.iteration):
         return RolloutsRef.from_dict(record)
     normalised = normalise(run, rollouts, tuple(settings().hook_packages))
+    table = read_table(run.store, normalised.table)
     create_table_artifact(
-        table=group_rows(read_table(run.store, normalised.table)),
+        # Rollouts that were carried over are in the table of their own iteration, where their groups are whole.
+        table=group_rows(table.filter(pc.equal(table["iteration"], rollouts.iteration))),  # type: ignore[attr-defined]
         key=f"normalisation-{run.run_id.lower()}-{rollouts.iteration:04d}",
         description=f"Rewards and advantages by prompt group, iteration {rollouts.iteration}.",
     )

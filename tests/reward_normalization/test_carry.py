@@ -6,13 +6,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from infra.ledger import read_segment
 from infra.records.plan import TrainingPlan
 from infra.records.rollouts import RolloutsRef, log_probs_table, read_table, rollouts_table, write_table
 from infra.records.training import TrainedIteration
 from infra.run import Run
 from infra.scenario.load import load
 from tasks.reward_normalization.carry import carried_into
-from tasks.reward_normalization.task import published
+from tasks.reward_normalization.stage import normalise, published
 from tasks.training.cost import ModelShape
 from tasks.training.plan import make_plan
 from tests.reward_normalization.rows import row
@@ -81,6 +82,19 @@ def test_left_over_rollouts_come_first_in_the_next_iteration_with_all_their_sibl
     assert (ref.samples, ref.rollouts) == (table.num_rows, 7)
     again = carried_into(run, 2)
     assert again and again.rollout_ids == (8, 9, 10)
+
+
+def test_the_stage_itself_puts_them_in_front_and_says_so(run: Run):
+    train(run, normalised(run, stored(run, 0, rows(0, 6, 0))))
+    ref = normalise(run, stored(run, 1, rows(6, 5, 1)), ("hooks",))
+    ids = read_table(run.store, ref.table)["rollout_id"].to_pylist()
+    assert list(dict.fromkeys(ids)) == list(range(4, 11))
+    events = read_segment(run.store, run.run_id, ref.ledger[0])
+    assert [(e["event"], e["rollout_id"]) for e in events] == [
+        *(("normalised", r) for r in range(6, 11)),
+        ("carried", 4),
+        ("carried", 5),
+    ]
 
 
 def test_nothing_is_carried_into_the_first_iteration_or_where_nothing_is_left_over(run: Run):
