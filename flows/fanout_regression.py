@@ -1,8 +1,8 @@
 """The product in one page: generate fanned-out rollouts, train on them, and say whether the stack still does it right.
 
-     download ─▶ ┌───────── each iteration ─────────┐ ─▶ counter assertion ─▶ report ─▶ verdict
-     model, data │ rollout ─▶ reward normalization  │    and the other checks
-                 │    ▲               ▼             │
+     download ─▶ ┌───────── each iteration ─────────┐ ─▶ replay ─▶ counter assertion ─▶ report ─▶ verdict
+     model, data │ rollout ─▶ reward normalization  │    by other    and the other checks
+                 │    ▲               ▼             │    processes
                  │ weight sync ◀── training         │
                  └──────────────────────────────────┘
 
@@ -24,7 +24,7 @@ from tasks.download.task import download_model, download_prompts
 from tasks.report.task import publish_report
 from tasks.reward_normalization.task import normalize_rewards
 from tasks.rollout.task import evaluate, generate_rollouts
-from tasks.training.task import sync_weights, train_iteration
+from tasks.training.task import replay_training, sync_weights, train_iteration
 
 
 @flow(name="fanout-regression", flow_run_name="{scenario.name} · seed {scenario.seed}", persist_result=False)
@@ -56,6 +56,8 @@ def fanout_regression(scenario: Scenario, store: str | None = None, resume: str 
                 if scenario.evaluates_after(iteration):
                     with timer("evaluation"):
                         evaluate(run, model, prompts, engine, iteration)
+            with timer("replay"):
+                replay_training(run, model, engine, trainer)
     with timer("counter_assertion"):
         verdict = assert_counters(run, model, prompts, faults.first)
     publish_report(run, verdict, timer.seconds)

@@ -54,9 +54,12 @@ class RayCluster:
 
     @classmethod
     def for_run(cls, run: Run) -> RayCluster:
-        """The cluster of a run: one GPU a rank."""
+        """The cluster of a run: one GPU a rank; where they are logical enough for another layout beside it."""
+        from infra.megatron.device import resolve
+
         ranks = run.scenario.training.world_size
-        return cls(run.run_id, ranks, ranks, run.spool / "ray.log", settings().ray_address)
+        gpus = max(2 * ranks, 3) if resolve(run.scenario) == "cpu" else ranks
+        return cls(run.run_id, ranks, gpus, run.spool / "ray.log", settings().ray_address)
 
     @property
     def local(self) -> bool:
@@ -68,7 +71,7 @@ class RayCluster:
         if self.address is not None:
             return
         self.ready.unlink(missing_ok=True)
-        cpus = max(self.ranks, os.cpu_count() or 1)
+        cpus = max(self.ranks, self.gpus, os.cpu_count() or 1)
         command = [sys.executable, "-m", "infra.ray_head", str(self.ready)]
         command += ["--cpus", str(cpus), "--gpus", str(self.gpus)]
         env = {**os.environ, **_authentication(), "RAY_USAGE_STATS_ENABLED": "0"}
@@ -120,6 +123,13 @@ class RayCluster:
                 raise self._unavailable(f"did not start within {START_SECONDS:.0f} s")
             time.sleep(LOOK_SECONDS)
         return self.ready.read_text()
+
+    def offered_gpus(self) -> int:
+        """GPUs of the whole cluster, free or not; waits until it answers."""
+        import ray
+
+        self.connect()
+        return int(ray.cluster_resources().get("GPU", 0))
 
     def check(self) -> None:
         """Raises TrainerUnavailable if the local head is gone."""

@@ -30,6 +30,13 @@ def resolve(scenario: Scenario) -> Kind:
     return "cuda" if scenario.device != "cpu" and torch.cuda.is_available() else "cpu"
 
 
+def dtype_name(scenario: Scenario) -> str:
+    """The parameter type that a scenario trains in, on this host."""
+    if scenario.dtype != "auto":
+        return scenario.dtype
+    return "float32" if resolve(scenario) == "cpu" else "bfloat16"
+
+
 def actor_environment(kind: Kind) -> dict[str, str]:
     """Environment variables of a trainer process."""
     if kind == "cuda":

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from infra.megatron.layout import Layout
-from infra.megatron.reports import PushResult, RankIteration, SampleLogProbs
+from infra.megatron.reports import PushResult, RankIteration, RankStep, SampleLogProbs
 from infra.records.plan import PlannedSample, TrainingPlan
 from infra.records.rollouts import RolloutsRef, read_table
 from infra.records.sources import ModelRef
@@ -16,6 +16,7 @@ from infra.run import Run
 from infra.store import ObjectRef
 
 if TYPE_CHECKING:
+    from infra.ledger import LedgerWriter
     from infra.megatron.device import Kind
     from infra.megatron.forward import TrainingBatch
 
@@ -68,6 +69,39 @@ class TrainerRank:
         """
         from infra.ledger import LedgerWriter
         from infra.megatron.state import publish_shard
+
+        with LedgerWriter(self.run.run_id, "training", rollouts.iteration, self.run.spool) as ledger:
+            steps, log_probs = self._take_steps(rollouts, plan, publish_gradients, ledger=ledger)
+            segment = ledger.seal(self.run.store)
+        return RankIteration(
+            rank=self.rank,
+            steps=steps,
+            log_probs=log_probs,
+            ledger=segment,
+            rollouts_seen=self.core.optimizer.rollouts,
+            state=publish_shard(self.run, rollouts.iteration, self.core),
+        )
+
+    def rehearse(
+        self, rollouts: RolloutsRef, plan: ObjectRef, publish_gradients: frozenset[int], only: int | None
+    ) -> tuple[RankStep, ...]:
+        """The steps of an iteration once more, for comparison: no ledger, no state, only the gradients asked for.
+
+        Args:
+            only: that step is computed alone and not taken, the weights stay as they are.
+        """
+        return self._take_steps(rollouts, plan, publish_gradients, only=only)[0]
+
+    def _take_steps(
+        self,
+        rollouts: RolloutsRef,
+        plan: ObjectRef,
+        publish_gradients: frozenset[int],
+        *,
+        ledger: LedgerWriter | None = None,
+        only: int | None = None,
+    ) -> tuple[tuple[RankStep, ...], tuple[SampleLogProbs, ...]]:
+        """What each step did, and the log-probs of all samples before the first of them."""
         from infra.megatron.step import StepRunner
 
         plan_record = TrainingPlan.from_dict(self.run.store.read_json(plan))
@@ -81,27 +115,20 @@ class TrainerRank:
             wanted = self.run.scenario.training.uses_reference
             reference = [self._log_probs(b, temperature) if wanted else [None] * len(b) for b in packed]
         batches = self._training_batches(rollouts, packed, old, reference)
-        with LedgerWriter(self.run.run_id, "training", rollouts.iteration, self.run.spool) as ledger:
-            runner = StepRunner(
-                core=self.core,
-                run=self.run,
-                iteration=rollouts.iteration,
-                rollouts_per_step=plan_record.global_batch_size,
-                ledger=ledger,
-            )
-            steps = [
-                runner.take(step, items, publish_gradient=step.index in publish_gradients)
-                for step, items in zip(plan_record.steps, batches, strict=True)
-            ]
-            segment = ledger.seal(self.run.store)
-        return RankIteration(
-            rank=self.rank,
-            steps=tuple(steps),
-            log_probs=tuple(_by_sample(packed, old)) if place.leader else (),
-            ledger=segment,
-            rollouts_seen=self.core.optimizer.rollouts,
-            state=publish_shard(self.run, rollouts.iteration, self.core),
+        runner = StepRunner(
+            core=self.core,
+            run=self.run,
+            iteration=rollouts.iteration,
+            rollouts_per_step=plan_record.global_batch_size,
+            ledger=ledger,
+            update=only is None,
         )
+        steps = tuple(
+            runner.take(step, items, publish_gradient=step.index in publish_gradients)
+            for step, items in zip(plan_record.steps, batches, strict=True)
+            if only in (None, step.index)
+        )
+        return steps, tuple(_by_sample(packed, old)) if place.leader else ()
 
     def log_probs(self, table: ObjectRef, rows: Sequence[int], temperature: float) -> list[list[float]]:
         """[response_length] each, of this data-parallel share's rows; empty on ranks that do not lead their share."""

@@ -39,6 +39,7 @@ class RankStep:
     seconds: float
     weights_digest: str
     gradient: ObjectRef | None = None
+    weights_before: ObjectRef | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,4 +94,5 @@ def combine(iteration: int, step: Step, ranks: Sequence[RankStep]) -> StepResult
         seconds=max(r.seconds for r in ranks),
         weights_digest=ranks[0].weights_digest,
         gradient=ranks[0].gradient,
+        weights_before=ranks[0].weights_before,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -26,14 +26,17 @@ class StepRunner:
     """Runs the steps of one iteration on this rank.
 
     Args:
-        ledger: of this rank; only the leader of a data-parallel share writes what its share trained.
+        ledger: of this rank; only the leader of a data-parallel share writes what its share trained. None for a
+            rehearsal, which trains nothing new.
+        update: whether the optimizer takes the step; without, gradients are all there is of it.
     """
 
     core: TrainerCore
     run: Run
     iteration: int
     rollouts_per_step: int
-    ledger: LedgerWriter
+    ledger: LedgerWriter | None
+    update: bool = True
 
     def take(self, step: Step, batches: Sequence[TrainingBatch], *, publish_gradient: bool) -> RankStep:
         """Zero gradients, forward and backward over the micro-batches, reduce, step.
@@ -50,9 +53,12 @@ class StepRunner:
         if not torch.isfinite(torch.tensor(norm)):
             raise NumericFailure.of("gradient", self.iteration, step.index, step.rollout_ids)
         gradient = self._publish_gradient(step) if publish_gradient else None
+        weights = self._publish_weights(step) if publish_gradient and self.update else None
         learning_rate = core.optimizer.learning_rate
-        core.optimizer.step(self.rollouts_per_step)
-        self._write_ledger(step, batches)
+        if self.update:
+            core.optimizer.step(self.rollouts_per_step)
+        if self.ledger is not None and core.place.leader:
+            self._write_ledger(self.ledger, step, batches)
         return RankStep(
             step=step.index,
             **(self._sums(batches, figures) if core.place.leader else {}),
@@ -60,6 +66,7 @@ class StepRunner:
             learning_rate=learning_rate,
             weights_digest=core.whole_digest(),
             gradient=gradient,
+            weights_before=weights,
             seconds=time.monotonic() - started,
         )
 
@@ -85,8 +92,18 @@ class StepRunner:
         gradient = whole_gradient(self.core.wrapped, self.core.model, self.core.shape)
         if self.core.place.rank != 0:
             return None
-        key = self.run.key("iterations", self.iteration, f"gradient-{step.index:04d}-{{digest}}.safetensors")
-        return publish_tensors(self.run, key, {name: g.float().cpu() for name, g in gradient.items()})
+        return self._publish("gradient", step, gradient)
+
+    def _publish_weights(self, step: Step) -> ObjectRef | None:
+        """The weights that the step starts from; those of the run's first step are the model's own."""
+        if self.iteration == step.index == 0:
+            return None
+        weights = self.core.whole_weights()
+        return self._publish("weights-before", step, weights) if self.core.place.rank == 0 else None
+
+    def _publish(self, name: str, step: Step, tensors: Mapping[str, Tensor]) -> ObjectRef:
+        key = self.run.key("iterations", self.iteration, f"{name}-{step.index:04d}-{{digest}}.safetensors")
+        return publish_tensors(self.run, key, {k: t.detach().float().cpu() for k, t in tensors.items()})
 
     def _sums(self, batches: Sequence[TrainingBatch], figures: Sequence[MicroBatchFigures]) -> dict:
         terms: dict[int, float] = {}
@@ -103,14 +120,11 @@ class StepRunner:
             "ratio_error": max(float(f["ratio_error"]) for f in figures),
         }
 
-    def _write_ledger(self, step: Step, batches: Sequence[TrainingBatch]) -> None:
-        place = self.core.place
-        if not place.leader:
-            return
-        where = {"step": step.index, "rank": place.data}
+    def _write_ledger(self, ledger: LedgerWriter, step: Step, batches: Sequence[TrainingBatch]) -> None:
+        where = {"step": step.index, "rank": self.core.place.data}
         samples = [(number, sample) for number, item in enumerate(batches) for sample in item.batch.samples]
         for event, dummy in (("trained", False), ("dummy", True)):
-            self.ledger.write_all(
+            ledger.write_all(
                 event,
                 [
                     {
@@ -125,7 +139,7 @@ class StepRunner:
                     if sample.dummy is dummy
                 ],
             )
-        self.ledger.write("step", **where, micro_batches=len(batches), rollouts=len(step.rollout_ids))
+        ledger.write("step", **where, micro_batches=len(batches), rollouts=len(step.rollout_ids))
 
 
 def _total(figures: Sequence[MicroBatchFigures], name: str) -> Tensor:

@@ -16,7 +16,7 @@ from infra.ray_cluster import RayCluster
 from infra.records.plan import TrainingPlan
 from infra.records.rollouts import RolloutsRef, log_probs_table, write_table
 from infra.records.sources import ModelRef
-from infra.records.training import TrainedIteration
+from infra.records.training import StepResult, TrainedIteration
 from infra.run import Run
 from infra.scenario.review import refuse_unsupported
 from infra.store import ObjectRef, canonical_json, sha256
@@ -68,13 +68,7 @@ class MegatronTrainer:
             TrainerUnavailable: a rank died or took longer than the scenario's deadline; names rank and iteration.
             NumericFailure: a loss or gradient is not finite; names step and rollouts.
         """
-        record = TrainingPlan.from_dict(self.run.store.read_json(plan))
-        if record.data_parallel != self.layout.data:
-            raise ConfigurationError(
-                f"The plan {plan.key} is for {record.data_parallel} data-parallel ranks, the trainer has "
-                f"{self.layout.data}.",
-                ids=[plan.key],
-            )
+        record = self._own_plan(plan)
         asked = frozenset(publish_gradients)
         reports: list[RankIteration] = self._together(
             "train", lambda _: (rollouts, plan, asked), f"iteration {rollouts.iteration}"
@@ -92,6 +86,24 @@ class MegatronTrainer:
             weight_version=f"{rollouts.iteration + 1:04d}-{digest[:12]}",
             ledger=tuple(r.ledger for r in reports),
         )
+
+    def rehearse(
+        self, rollouts: RolloutsRef, plan: ObjectRef, *, publish_gradients: set[int], only: int | None = None
+    ) -> tuple[StepResult, ...]:
+        """The steps of a plan once more, for comparison: only the gradients asked for are published of them.
+
+        Args:
+            only: index of a step that is computed alone and not taken; the weights stay as they are.
+        Raises:
+            TrainerUnavailable, NumericFailure: as `train`.
+        """
+        record = self._own_plan(plan)
+        asked = frozenset(publish_gradients)
+        what = f"the rehearsal of iteration {rollouts.iteration}"
+        reports = self._together("rehearse", lambda _: (rollouts, plan, asked, only), what)
+        steps = [s for s in record.steps if only in (None, s.index)]
+        by_step = zip(*reports, strict=True)
+        return tuple(combine(rollouts.iteration, s, ranks) for s, ranks in zip(steps, by_step, strict=True))
 
     def log_probs(self, table: ObjectRef, rows: list[int], temperature: float) -> list[list[float]]:
         """[rows][response_length] log-probs of stored samples under the current weights, at a temperature."""
@@ -141,6 +153,16 @@ class MegatronTrainer:
     def stop(self) -> None:
         """End all ranks."""
         self.ranks.kill()
+
+    def _own_plan(self, plan: ObjectRef) -> TrainingPlan:
+        record = TrainingPlan.from_dict(self.run.store.read_json(plan))
+        if record.data_parallel != self.layout.data:
+            raise ConfigurationError(
+                f"The plan {plan.key} is for {record.data_parallel} data-parallel ranks, the trainer has "
+                f"{self.layout.data}.",
+                ids=[plan.key],
+            )
+        return record
 
     def _together(self, method: str, arguments: Any, what: str) -> list[Any]:
         self.wait_ready()

@@ -28,6 +28,7 @@ class StepResult:
     seconds: float
     weights_digest: str
     gradient: ObjectRef | None = None
+    weights_before: ObjectRef | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +55,8 @@ class TrainedIteration:
     def from_dict(cls, data: dict[str, Any]) -> "TrainedIteration":
         def step(s: dict[str, Any]) -> StepResult:
             terms = {int(k): v for k, v in s["rollout_terms"].items()}
-            gradient = ObjectRef.from_dict(s["gradient"]) if s["gradient"] else None
-            return StepResult(**{**s, "rollout_terms": terms, "gradient": gradient})
+            files = {k: ObjectRef.from_dict(s[k]) for k in ("gradient", "weights_before") if s.get(k)}
+            return StepResult(**{**s, "rollout_terms": terms, **files})
 
         refs = {name: ObjectRef.from_dict(data[name]) for name in ("plan", "log_probs", "state")}
         ledger = tuple(ObjectRef.from_dict(r) for r in data["ledger"])

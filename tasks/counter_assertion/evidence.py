@@ -11,6 +11,7 @@ import numpy as np
 
 from infra.hook_loading import HOOK_PACKAGES
 from infra.records.plan import TrainingPlan
+from infra.records.replay import Invariance, Replay
 from infra.records.rollouts import RolloutsRef
 from infra.records.sources import ModelRef
 from infra.records.training import SyncResult, TrainedIteration
@@ -134,6 +135,14 @@ class IterationEvidence:
         return self.parts["sync"]
 
     @property
+    def replay(self) -> Replay:
+        return self.parts["replay"]
+
+    @property
+    def invariance(self) -> Invariance:
+        return self.parts["invariance"]
+
+    @property
     def ledger(self) -> tuple[Event, ...]:
         return self.parts["ledger"]
 
@@ -172,6 +181,10 @@ class Evidence:
         """The same evidence, showing only iterations that have all of these parts."""
         shown = tuple(i for i in self.iterations if all(p in i.parts for p in parts))
         return replace(self, iterations=shown, complete=len(shown) == len(self.iterations))
+
+    def having(self, *parts: str) -> list[IterationEvidence]:
+        """The iterations that have all of these parts."""
+        return [i for i in self.iterations if all(p in i.parts for p in parts)]
 
     def missing(self, parts: tuple[str, ...]) -> list[Absent]:
         """Which of these parts could not be read, in the order of the run."""

@@ -1,5 +1,6 @@
 """What a check found wrong, in words a stranger understands, with the ids."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,9 @@ class Findings:
     def add(self, words: str, *ids: Any) -> None:
         if words not in self.words:
             self.words.append(words)
+        self.add_ids(ids)
+
+    def add_ids(self, ids: Iterable[Any]) -> None:
         self.ids += [i for i in ids if i not in self.ids]
 
     def result(self, name: str, good: str, figures: dict[str, Any] | None = None) -> CheckResult:

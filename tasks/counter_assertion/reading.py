@@ -8,6 +8,7 @@ import numpy as np
 
 from infra.errors import ContractViolation, FanlineError, StoreUnavailable
 from infra.records.plan import TrainingPlan
+from infra.records.replay import Invariance, Replay
 from infra.records.rollouts import RolloutsRef, read_table
 from infra.records.sources import ModelRef, PromptsRef
 from infra.records.training import SyncResult, TrainedIteration
@@ -84,6 +85,7 @@ class _Reader:
             segments = {r.key: r for ref in (generated, normalised, trained) if ref for r in ref.ledger}
             parts["ledger"] = self._ledger(run.run_id, i, list(segments.values()))
         if normalised:
+            parts["normalised_ref"] = normalised
             parts["normalised"] = self.read("normalised", i, lambda: _samples(self.store, normalised.table))
         if trained:
             parts["trained"] = trained
@@ -91,6 +93,9 @@ class _Reader:
             parts["trainer_log_probs"] = self.read("trainer_log_probs", i, lambda: _log_probs(self.store, trained))
         if sync:
             parts["sync"] = sync
+        # Of one iteration only, where the scenario asks for them: their checks say why there is none.
+        parts["replay"] = self._optional(run, i, "replay", Replay.from_dict)
+        parts["invariance"] = self._optional(run, i, "invariance", Invariance.from_dict)
         parts |= self._evaluation(run, i)
         return IterationEvidence(iteration=i, parts={k: v for k, v in parts.items() if v is not None})
 
@@ -113,6 +118,10 @@ class _Reader:
             self.absent += [Absent(part=p, iteration=i, reason=reason) for p in gives]
             return None
         return build(record)
+
+    def _optional(self, run: Run, i: int, stage: str, build: Callable[[Any], Any]) -> Any:
+        record = self.read(stage, i, lambda: run.finished(stage, i))
+        return None if record is None else build(record)
 
     def read(self, part: str, iteration: int | None, get: Callable[[], Any]) -> Any:
         """The part, or None with the cause on record where the store does not give it."""

@@ -21,6 +21,7 @@ from infra.store import ObjectRef, canonical_json, sha256
 from tasks.training.cost import ModelShape
 from tasks.training.engine_log_probs import refuse_missing_log_probs
 from tasks.training.plan import make_plan
+from tasks.training.signal import first_step_with_signal
 
 if TYPE_CHECKING:
     from infra.megatron.trainer import MegatronTrainer
@@ -56,11 +57,29 @@ def record_left_out(run: Run, plan: ObjectRef) -> tuple[ObjectRef, ...]:
         return (ledger.seal(run.store),)
 
 
-def gradients_to_publish(run: Run, iteration: int) -> set[int]:
-    """The steps of an iteration whose unclipped gradient the scenario wants in the store."""
-    wanted = run.scenario.training.publish_gradients
-    steps = run.scenario.rollouts_per_iteration // run.scenario.training.global_batch_size + 1
-    return {"none": set(), "all": set(range(steps)), "first": {0} if iteration == 0 else set()}[wanted]
+def gradients_to_publish(run: Run, rollouts: RolloutsRef, plan: ObjectRef) -> set[int]:
+    """The steps of a planned iteration whose unclipped gradient the scenario wants in the store.
+
+    `first` is the first step of the run that trains on an advantage other than 0: with another, a comparison would be
+    of nothing with nothing. Where the first iteration has none, its first step stands in for the record.
+    """
+    wanted, record = run.scenario.training.publish_gradients, TrainingPlan.from_dict(run.store.read_json(plan))
+    if wanted == "none":
+        return set()
+    if wanted == "all":
+        return {step.index for step in record.steps}
+    if any(_published_one(run, before) for before in range(rollouts.iteration)):
+        return set()
+    first = first_step_with_signal(read_table(run.store, rollouts.table), record)
+    if first is None:
+        return {0} if rollouts.iteration == 0 else set()
+    return {first}
+
+
+def _published_one(run: Run, iteration: int) -> bool:
+    """Whether an iteration published a gradient that is not 0."""
+    trained = run.finished("training", iteration)
+    return bool(trained) and any(s["gradient"] and s["gradient_norm"] > 0 for s in trained["steps"])
 
 
 @task(task_run_name="train, iteration {rollouts.iteration}", cache_policy=NO_CACHE, persist_result=False)
@@ -69,7 +88,7 @@ def train_iteration(run: Run, model: ModelRef, rollouts: RolloutsRef, trainer: M
     if record := run.finished("training", rollouts.iteration):
         return TrainedIteration.from_dict(record)
     plan = publish_plan(run, model, rollouts)
-    trained = trainer.train(rollouts, plan, publish_gradients=gradients_to_publish(run, rollouts.iteration))
+    trained = trainer.train(rollouts, plan, publish_gradients=gradients_to_publish(run, rollouts, plan))
     trained = replace(trained, ledger=(*trained.ledger, *record_left_out(run, plan)))
     run.finish("training", rollouts.iteration, trained.to_dict())
     return trained
@@ -95,3 +114,16 @@ def sync_weights(
     if not run.finished("sync", rollouts.iteration):
         run.finish("sync", rollouts.iteration, result.to_dict())
     return result
+
+
+@task(task_run_name="train again, {run.run_id}", cache_policy=NO_CACHE, persist_result=False)
+def replay_training(run: Run, model: ModelRef, engine: SGLangEngine, trainer: MegatronTrainer) -> None:
+    """Train stored rollouts again, on other processes and in other shapes, for determinism and invariance.
+
+    Engine and ranks of the run are ended before: they have done their part, and their memory and GPUs are needed.
+    """
+    from tasks.training.replay import replay_run
+
+    engine.stop()
+    trainer.stop()
+    replay_run(run, model, trainer.cluster)

@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from infra.ledger import LedgerWriter
 from infra.records.plan import LeftOut, MicroBatch, PlannedSample, Step, TrainingPlan
+from infra.records.replay import Invariance, Replay, Variant
 from infra.records.rollouts import RolloutsRef, log_probs_table, rollouts_table, write_table
 from infra.records.sources import PROMPTS_SCHEMA, ModelRef, PromptsRef
 from infra.records.training import StepResult, SyncResult, TrainedIteration
@@ -78,12 +79,19 @@ class PlainLoop:
 
     run: Run
     model_ref: ModelRef
+    first: tuple[list[dict], TrainedIteration, ObjectRef] | None = None
 
     def __post_init__(self) -> None:
         self.policy = AutoModelForCausalLM.from_pretrained(self.model_ref.path, dtype=torch.float64).eval()
         self.engine = AutoModelForCausalLM.from_pretrained(self.model_ref.path, dtype=torch.float64).eval()
-        self.optimizer = torch.optim.Adam(self.policy.parameters(), lr=self.run.scenario.training.learning_rate)
+        self.first_weights = {name: w.clone() for name, w in self.policy.state_dict().items()}
         self.version = "v0"
+        self.start_over()
+
+    def start_over(self) -> None:
+        """The policy as it was at the run's beginning, with an optimizer of its own."""
+        self.policy.load_state_dict(self.first_weights)
+        self.optimizer = torch.optim.Adam(self.policy.parameters(), lr=self.run.scenario.training.learning_rate)
 
     # What a test may break -------------------------------------------------------------------------------------
 
@@ -139,6 +147,10 @@ class PlainLoop:
     def token_loss(self, ratio: torch.Tensor, advantage: float) -> torch.Tensor:
         return -torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
 
+    def penalty(self, row: dict, log_probs: torch.Tensor) -> torch.Tensor | float:
+        """[response_length] what is added to the policy's loss."""
+        return 0.0
+
     def after_backward(self) -> None:
         """Between backward and the reading of the gradient."""
 
@@ -158,6 +170,8 @@ class PlainLoop:
         table = write_table(self.run.store, "prompts.parquet", pa.Table.from_pylist(rows, schema=PROMPTS_SCHEMA))
         for iteration in range(self.run.scenario.rollout.iterations):
             self.iterate(iteration)
+        if self.first:
+            self.compute_again(*self.first)
         return self.run, self.model_ref, PromptsRef(uri="embedded://parity", revision="1", table=table, rows=len(rows))
 
     def iterate(self, i: int) -> None:
@@ -172,6 +186,7 @@ class PlainLoop:
         ref = replace(ref, table=table, ledger=(*ref.ledger, ledger))
         self.run.finish("reward_normalization", i, ref.to_dict())
         trained = self.train(i, rows)
+        self.first = self.first or (rows, trained, table)
         self.run.finish("training", i, trained.to_dict())
         self.run.finish("sync", i, self.sync(i, rows, trained).to_dict())
 
@@ -305,7 +320,7 @@ class PlainLoop:
         plan = self.plan(i, rows)
         with torch.no_grad():
             old = [self.log_probs(self.policy, r) for r in rows]
-        steps = tuple(self.step(i, s, rows, old, publish=i == 0 and s.index == 0) for s in plan.steps)
+        steps = tuple(self.step(i, s, rows, old, publish=i == 0) for s in plan.steps)
         lines: dict[int, list[tuple[str, list[dict]]]] = {}
         for s in plan.steps:
             for rank, batches in enumerate(s.ranks):
@@ -329,19 +344,21 @@ class PlainLoop:
 
     def step(self, i: int, step: Step, rows: list[dict], old: list[torch.Tensor], *, publish: bool) -> StepResult:
         self.optimizer.zero_grad()
+        weights = {n: p.detach().float().clone() for n, p in self.policy.named_parameters()}
         terms, moved = dict.fromkeys(step.rollout_ids, 0.0), [torch.zeros(1, dtype=torch.float64)]
         for p in step.samples():
             row = rows[p.row]
             keep = torch.tensor(self.trained_mask(row), dtype=torch.bool)
-            ratio = (self.log_probs(self.policy, row) - old[p.row]).exp()
-            loss = (p.weight * self.token_loss(ratio, row["advantage"])[keep]).sum()
+            new = self.log_probs(self.policy, row)
+            ratio = (new - old[p.row]).exp()
+            loss = (p.weight * (self.token_loss(ratio, row["advantage"]) + self.penalty(row, new))[keep]).sum()
             loss.backward()
             terms[p.rollout_id] += step.rollouts_in_mean * loss.item()
             moved.append((ratio.detach() - 1)[keep])
         self.after_backward()
         gradient = {n: p.grad.float() for n, p in self.policy.named_parameters() if p.grad is not None}
         norm = sum((g.double() ** 2).sum().item() for g in gradient.values()) ** 0.5
-        published = self.run.store.publish(f"gradients/{i}-{step.index}", save(gradient)) if publish else None
+        published = self.publish_gradient(i, step, gradient) if publish else None
         self.optimizer.step()
         errors = torch.cat(moved)
         return StepResult(
@@ -359,7 +376,34 @@ class PlainLoop:
             seconds=0.0,
             weights_digest=self.digest(),
             gradient=published,
+            weights_before=self.publish_weights(i, step, weights) if publish and (i or step.index) else None,
         )
+
+    def publish_gradient(self, i: int, step: Step, gradient: dict[str, torch.Tensor]) -> ObjectRef:
+        data = save(gradient)
+        return self.run.store.publish(f"gradients/{i}-{step.index}-{sha256(data)[:8]}", data)
+
+    def publish_weights(self, i: int, step: Step, weights: dict[str, torch.Tensor]) -> ObjectRef:
+        return self.run.store.publish(f"weights/{i}-{step.index}-{self.digest()[:8]}", save(weights))
+
+    def compute_again(self, rows: list[dict], trained: TrainedIteration, table: ObjectRef) -> None:
+        """The first iteration once more from the first weights, and its first step with samples in another order."""
+        plan = TrainingPlan.from_dict(self.run.store.read_json(trained.plan))
+        self.start_over()
+        with torch.no_grad():
+            old = [self.log_probs(self.policy, r) for r in rows]
+        permuted = self.step(0, self.reordered(plan.steps[0]), rows, old, publish=True)
+        self.start_over()
+        digests = tuple(self.step(0, s, rows, old, publish=False).weights_digest for s in plan.steps)
+        replay = Replay(iteration=0, rollouts=table, plan=trained.plan, step_digests=digests)
+        self.run.finish("replay", 0, replay.to_dict())
+        if (own := trained.steps[0].gradient) and permuted.gradient:
+            shape = Variant(name="permuted", change="samples reversed", gradient=permuted.gradient, against=own)
+            record = Invariance(iteration=0, step=0, dtype="float32", variants=(shape,))
+            self.run.finish("invariance", 0, record.to_dict())
+
+    def reordered(self, step: Step) -> Step:
+        return replace(step, ranks=tuple(tuple(reversed(batches)) for batches in reversed(step.ranks)))
 
     def digest(self) -> str:
         return sha256(b"".join(p.detach().numpy().tobytes() for p in self.policy.parameters()))

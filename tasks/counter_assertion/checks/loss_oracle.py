@@ -1,92 +1,212 @@
-"""Loss terms and UNCLIPPED gradient of a step against an independent reference that shares no code with the product.
+"""Loss terms and UNCLIPPED gradient of steps against an independent reference that shares no code with the product.
 
-The reference is the plain transformers model with the downloaded weights, in float64; advantages and denominators are
-rebuilt from raw rewards and masks. Gradients are compared, not loss curves: Adam hides a wrong scale, and with whole
-groups in a step the loss is 0 by construction while its gradient is not.
+The reference is the plain transformers model in float64, with the downloaded weights in the run's first step and with
+the published weights before a later one; advantages and denominators are rebuilt from raw rewards and masks. Gradients
+are compared, not loss curves: Adam hides a wrong scale, and with whole groups in a step the loss is 0 by construction
+while its gradient is not. In a later step ratios leave 1: only there clips, old log-probs and a KL's reference show.
 """
 
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from safetensors.torch import load
 
+from infra.errors import StoreUnavailable
 from infra.records.training import StepResult
 from infra.records.verdict import CheckResult
 from infra.scenario.model import Scenario
 from tasks.counter_assertion.advantages import SHIPPED
-from tasks.counter_assertion.evidence import Evidence, IterationEvidence, trainable
+from tasks.counter_assertion.evidence import Evidence, IterationEvidence, LogProbs, StoredSample, trainable
 from tasks.counter_assertion.findings import Findings
 from tasks.counter_assertion.oracle.compare import compare
 from tasks.counter_assertion.oracle.expected import OracleBatch, step_batch
-from tasks.counter_assertion.oracle.reference import Reference, compute
+from tasks.counter_assertion.oracle.reference import Before, Reference, compute
 
 NAME = "loss-oracle"
 NEEDS = ("rollouts", "plan", "trained", "trainer_log_probs", "model")
 TERM_TOLERANCE = 1e-5  # of a rollout's |token losses|: sums in float32, each rounded at 6e-8
 LOSS_TOLERANCE = 1e-6  # of sum |terms| / G'; the loss itself may be 0 by construction
+RATIO_TOLERANCE = 1e-4  # relative: the largest ratio of a step, from log-probs that agree within 1e-5
 FLOAT32_BOUND = 1e-4  # least bound where the reference itself has to be float32 (more than 200 M parameters)
+MOST_STEPS = 8  # of the steps with a published gradient, from the first on
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """One step with all that the reference needs of it; iteration and step number as in the records.
+
+    Args:
+        raw: samples with raw rewards, of the iteration and, for rollouts that it took over, of the one before.
+        engine: the engine's log-probs of these samples.
+    """
+
+    it: IterationEvidence
+    result: StepResult
+    raw: tuple[StoredSample, ...]
+    engine: LogProbs
+
+    @property
+    def first(self) -> bool:
+        return self.it.iteration == self.result.step == 0
+
+    @property
+    def where(self) -> str:
+        return f"step {self.result.step} of iteration {self.it.iteration}"
+
+
+@dataclass
+class Outcome:
+    """What the comparison of the steps came to, so far."""
+
+    found: Findings = field(default_factory=Findings)
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
 
 
 def check(evidence: Evidence) -> CheckResult:
-    """The first step of the run: there the weights are the downloaded ones and every ratio is 1."""
-    first = next((i for i in evidence.iterations if i.iteration == 0), None)
-    if reason := _cannot(evidence, first):
+    """Every step whose gradient is on record, as far as MOST_STEPS."""
+    if reason := _cannot(evidence.scenario):
         return CheckResult(name=NAME, status="not run", reason=reason)
-    assert first is not None and evidence.model is not None
-    scenario, result, planned = evidence.scenario, first.trained.steps[0], first.plan.steps[0]
+    outcome = Outcome()
+    try:
+        for compared in list(_published(evidence))[:MOST_STEPS]:
+            _compare(evidence, compared, outcome)
+    except StoreUnavailable as cause:
+        return CheckResult(name=NAME, status="infra", reason=f"its evidence can not be read: {cause}")
+    if not outcome.steps and not outcome.found.words:
+        reason = "; ".join(f"{where}: {why}" for where, why in outcome.left_out.items())
+        none = "no gradient was published (training.publish_gradients)"
+        return CheckResult(name=NAME, status="not run", reason=reason or none)
+    good = _good(outcome.steps) if outcome.steps else ""
+    return outcome.found.result(NAME, good, _figures(outcome))
+
+
+def _good(steps: list[dict[str, Any]]) -> str:
+    later = [s["ratio error"] for s in steps if s["ratio error"] > 0]
+    moved = f", in {len(later)} of them with ratios up to {max(later):.2g} away from 1," if later else ""
+    worst = max(s["largest gradient error"] for s in steps)
+    what = "1 step" if len(steps) == 1 else f"{len(steps)} steps"
+    return (
+        f"loss terms and the unclipped gradient of {what}{moved} equal an independent {steps[0]['dtype']} computation "
+        f"(largest relative gradient error {worst:.2g})"
+    )
+
+
+def _figures(outcome: Outcome) -> dict[str, Any]:
+    """Those of the worst step, and one line for each."""
+    worst = max(outcome.steps, key=lambda s: s["largest gradient error"], default={})
+    brief = ("iteration", "step", "rollouts", "ratio error", "largest gradient error", "largest loss term error")
+    figures = {**worst, "steps compared": [{name: s[name] for name in brief} for s in outcome.steps]}
+    return {**figures, "not compared": outcome.left_out} if outcome.left_out else figures
+
+
+def _published(evidence: Evidence) -> Iterator[Compared]:
+    before: tuple[StoredSample, ...] = ()
+    engine: LogProbs = {}
+    for it in evidence.iterations:
+        known = {**engine, **it.parts.get("engine_log_probs", {})}
+        for result in it.trained.steps:
+            if result.gradient is not None:
+                yield Compared(it=it, result=result, raw=(*before, *it.rollouts), engine=known)
+        before, engine = it.rollouts, it.parts.get("engine_log_probs", {})
+
+
+def _compare(evidence: Evidence, compared: Compared, outcome: Outcome) -> None:
+    assert evidence.model is not None
+    scenario, it, result = evidence.scenario, compared.it, compared.result
+    planned = next((s for s in it.plan.steps if s.index == result.step), None)
+    if planned is None:
+        outcome.found.add(f"{compared.where} is in no plan", it.iteration, result.step)
+        return
+    if reason := _cannot_step(scenario, compared):
+        outcome.left_out[compared.where] = reason
+        return
     batch = step_batch(
-        first.rollouts,
+        compared.raw,
         planned.rollout_ids,
         scenario,
-        of_iteration={rollout for step in first.plan.steps for rollout in step.rollout_ids},
-        engine=first.engine_log_probs if scenario.training.uses_engine_log_probs else None,
+        of_iteration={rollout for step in it.plan.steps for rollout in step.rollout_ids},
+        engine=compared.engine if scenario.training.uses_engine_log_probs else None,
     )
+    if result.step and (missing := _without_old_log_probs(compared, batch)):
+        outcome.found.add(f"{compared.where}: rollouts {missing} have no trainer log-probs of their length", *missing)
+        return
     reference = compute(
         evidence.model.path,
         evidence.model.parameters,
         batch,
         scenario.rollout.temperature,
         scenario.training,
+        _before(evidence, compared),
     )
+    if reference.tokens_at_a_clip:
+        outcome.left_out[compared.where] = f"{reference.tokens_at_a_clip} tokens are on the edge of a clip"
+        return
+    figures = {"iteration": it.iteration, "step": result.step, "dtype": reference.dtype}
+    figures |= {"samples": len(batch.samples), "rollouts": batch.rollouts}
     found = Findings()
-    figures: dict[str, Any] = {"dtype": reference.dtype, "samples": len(batch.samples), "rollouts": batch.rollouts}
-    figures |= _terms(result, reference, batch, found)
+    figures |= _terms(compared, reference, batch, found)
     figures |= _gradient(evidence, result, reference, found)
-    figures |= _log_probs(first, reference, scenario.checks.log_prob_tolerance, found)
-    good = (
-        f"loss terms of {batch.rollouts} rollouts and the unclipped gradient equal an independent {reference.dtype} "
-        f"computation (largest relative gradient error {figures['largest gradient error']:.2g})"
-    )
-    return found.result(NAME, good, figures)
+    figures |= _ratio(result, reference, found)
+    if result.step == 0:
+        figures |= _log_probs(compared, reference, scenario.checks.log_prob_tolerance, found)
+    for words in found.words:
+        outcome.found.add(f"{compared.where}: {words}")
+    outcome.found.add_ids(found.ids)
+    outcome.steps.append(figures)
 
 
-def _cannot(evidence: Evidence, first: IterationEvidence | None) -> str | None:
-    """Why this run can not be compared, None where it can."""
-    scenario: Scenario = evidence.scenario
-    training = scenario.training
-    if first is None or not first.trained.steps:
-        return "the first step of the run is not on record"
-    if first.trained.steps[0].gradient is None:
-        return "no gradient of the first step was published (training.publish_gradients)"
+def _before(evidence: Evidence, compared: Compared) -> Before | None:
+    weights = compared.result.weights_before
+    if weights is None:
+        return None
+    old = compared.it.trainer_log_probs if compared.result.step else None
+    return Before(weights=load(evidence.store.read(weights)), old=old)
+
+
+def _cannot(scenario: Scenario) -> str | None:
+    """Why no step of this run can be compared, None where one can."""
     if scenario.normalization.reward_post_process not in SHIPPED:
         return f"no independent form of {scenario.normalization.reward_post_process} is known"
-    if training.estimator == "gae":
+    if scenario.training.estimator == "gae":
         return "no independent form of the estimator gae: the values of a critic are not on record"
-    if training.uses_engine_log_probs:
-        return _engine_log_probs_missing(first)
     return None
 
 
-def _engine_log_probs_missing(first: IterationEvidence) -> str | None:
-    known = first.parts.get("engine_log_probs", {})
+def _cannot_step(scenario: Scenario, compared: Compared) -> str | None:
+    """Why this step can not be compared, None where it can."""
+    if not compared.first and compared.result.weights_before is None:
+        return "the weights before it are not on record"
+    if compared.it.iteration and scenario.training.kl_reward_coefficient:
+        return "no independent form of a KL in the rewards after the first iteration"
+    times = Counter(s.key for s in trainable(compared.raw))
+    if shared := sorted(key for key, count in times.items() if count > 1):
+        return f"samples share the (rollout, sibling) {shared[:5]}, so nobody can tell them apart"
+    if scenario.training.uses_engine_log_probs:
+        return _engine_log_probs_missing(compared)
+    return None
+
+
+def _without_old_log_probs(compared: Compared, batch: OracleBatch) -> list[int]:
+    """Rollouts of a later step of which the log-probs from before the iteration's first step are not on record."""
+    known = compared.it.trainer_log_probs
+    trained = [s for s in batch.samples if s.trained_positions]
+    return sorted({s.rollout_id for s in trained if len(known.get((s.rollout_id, s.sibling), ())) != s.response_length})
+
+
+def _engine_log_probs_missing(compared: Compared) -> str | None:
+    known = compared.engine
     missing = [
-        s.key for s in trainable(first.rollouts) if s.trained_tokens and len(known.get(s.key, ())) != s.response_length
+        s.key for s in trainable(compared.raw) if s.trained_tokens and len(known.get(s.key, ())) != s.response_length
     ]
     return f"the engine's log-probs of (rollout, sibling) {missing[:5]} are not on record" if missing else None
 
 
-def _terms(result: StepResult, reference: Reference, batch: OracleBatch, found: Findings) -> dict[str, Any]:
-    sizes, worst = reference.sizes, 0.0
+def _terms(compared: Compared, reference: Reference, batch: OracleBatch, found: Findings) -> dict[str, Any]:
+    sizes, worst, result = reference.sizes, 0.0, compared.result
     for rollout, expected in sorted(reference.terms.items()):
         got = result.rollout_terms.get(rollout, 0.0)
         worst = max(worst, abs(got - expected))
@@ -96,7 +216,7 @@ def _terms(result: StepResult, reference: Reference, batch: OracleBatch, found: 
         found.add(f"rollout {rollout} has a loss term and no trainable sample", rollout)
     rollouts = max(batch.rollouts, 1)
     loss = sum(reference.terms.values()) / rollouts
-    allowed = LOSS_TOLERANCE * max(sum(sizes.values()) / rollouts, 1e-30)
+    allowed = (TERM_TOLERANCE if result.step else LOSS_TOLERANCE) * max(sum(sizes.values()) / rollouts, 1e-30)
     if not abs(result.loss - loss) <= allowed:
         found.add(f"the loss is {result.loss:.8g}, the reference {loss:.8g} (allowed {allowed:.2g})", result.step)
     return {"largest loss term error": worst, "loss": result.loss, "reference loss": loss}
@@ -126,12 +246,20 @@ def _gradient(evidence: Evidence, result: StepResult, reference: Reference, foun
     }
 
 
-def _log_probs(first: IterationEvidence, reference: Reference, limit: float, found: Findings) -> dict[str, Any]:
+def _ratio(result: StepResult, reference: Reference, found: Findings) -> dict[str, Any]:
+    """The step's largest ratio, as the trainer says and as the reference has it."""
+    got, expected = result.max_ratio_error, reference.ratio_error
+    if not abs(got - expected) <= RATIO_TOLERANCE * (1 + expected):
+        found.add(f"ratios leave 1 by up to {got:.6g}, the reference's by {expected:.6g}", result.step)
+    return {"ratio error": expected}
+
+
+def _log_probs(compared: Compared, reference: Reference, limit: float, found: Findings) -> dict[str, Any]:
     """The trainer's log-probs before the step against the reference's, over trained tokens."""
-    masks = {s.key: np.asarray(s.loss_mask, dtype=bool) for s in first.rollouts}
+    masks = {s.key: np.asarray(s.loss_mask, dtype=bool) for s in compared.raw}
     worst = 0.0
     for key, expected in sorted(reference.log_probs.items()):
-        got = first.trainer_log_probs.get(key)
+        got = compared.it.trainer_log_probs.get(key)
         if got is None or len(got) != len(masks[key]):
             found.add(f"rollout {key[0]} sibling {key[1]} has no trainer log-probs of its length", key[0])
             continue

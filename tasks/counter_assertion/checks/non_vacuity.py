@@ -75,13 +75,18 @@ def _advantages(evidence: Evidence, it: IterationEvidence) -> Iterator[float]:
 
 
 def gradients(evidence: Evidence) -> Condition:
-    """The unclipped gradient is not 0 wherever one was published, that is, in the steps that are compared."""
+    """The unclipped gradient is not 0 in a step that is compared, that is, whose gradient was published.
+
+    Others may be: a step all of whose groups have equal rewards has a gradient of 0, and has to have it.
+    """
     steps = [s for it in evidence.iterations for s in it.trained.steps]
     compared = [s for s in steps if s.gradient] or steps
-    zero = [(s.iteration, s.step) for s in compared if not s.gradient_norm > 0]
-    unmet = f"the unclipped gradient is 0 in (iteration, step) {zero}" if steps else "no optimizer step ran"
-    least = min((s.gradient_norm for s in compared), default=0.0)
-    return Condition(met=bool(steps) and not zero, unmet=unmet, figures={"least gradient norm": least})
+    moving = [s for s in compared if s.gradient_norm > 0]
+    still = [(s.iteration, s.step) for s in compared if not s.gradient_norm > 0]
+    unmet = f"the unclipped gradient is 0 in (iteration, step) {still}" if steps else "no optimizer step ran"
+    least = min((s.gradient_norm for s in moving), default=0.0)
+    figures = {"least gradient norm": least, "steps without a gradient": len(still)}
+    return Condition(met=bool(moving), unmet=unmet, figures=figures)
 
 
 def fan_outs(evidence: Evidence) -> Condition:

@@ -1,7 +1,8 @@
 """The step's loss terms and unclipped gradient from the plain transformers model, one sample after the other."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from infra.scenario.model import Training
-from tasks.counter_assertion.evidence import Key
+from tasks.counter_assertion.evidence import Key, LogProbs
 from tasks.counter_assertion.oracle.expected import OracleBatch, OracleSample
-from tasks.counter_assertion.oracle.objective import Tokens, objective
+from tasks.counter_assertion.oracle.objective import Tokens, at_a_clip, objective
 
 FLOAT64_PARAMETERS = 200_000_000  # above this, weights and gradient in float64 would need more than 3.2 GB
 
@@ -30,6 +31,8 @@ class Reference:
         log_probs: [trained tokens] log-probs of logits / temperature.
         sizes: what each term adds up, without signs: terms may cancel, their rounding does not.
         norm: L2 norm of the gradient.
+        ratio_error: largest |ratio - 1| of a trained token.
+        tokens_at_a_clip: tokens that a rounding may put on either side of a clip, where the gradient jumps.
     """
 
     terms: dict[int, float]
@@ -38,6 +41,8 @@ class Reference:
     sizes: dict[int, float]
     norm: float
     dtype: str
+    ratio_error: float
+    tokens_at_a_clip: int
 
 
 class _KeepDouble(TorchFunctionMode):
@@ -53,39 +58,113 @@ class _KeepDouble(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def compute(model_path: Path, parameters: int, batch: OracleBatch, temperature: float, training: Training) -> Reference:
-    """Forward and backward of a step whose old and reference log-probs are the model's own: the first of a run.
+@dataclass(frozen=True, kw_only=True)
+class Before:
+    """Where a step starts that is not the run's first.
 
     Args:
-        model_path: folder in Hugging Face layout, as downloaded.
+        weights: before the step, by Hugging Face name, as published.
+        old: [response tokens] log-probs before the iteration's first step; None where this is that step.
+    """
+
+    weights: Mapping[str, Tensor]
+    old: LogProbs | None
+
+
+def compute(
+    model_path: Path,
+    parameters: int,
+    batch: OracleBatch,
+    temperature: float,
+    training: Training,
+    before: Before | None = None,
+) -> Reference:
+    """Forward and backward of a step. In the run's first, old and reference log-probs are the model's own.
+
+    Args:
+        model_path: folder in Hugging Face layout, as downloaded: the weights of the run's first step, and the reference
+            policy of every KL.
         parameters: float64 up to FLOAT64_PARAMETERS, float32 above.
         temperature: logits are divided by it.
         training: estimator, clips and coefficients of the loss.
+        before: where a later step starts.
     """
     transformers_logging.disable_progress_bar()
     dtype = torch.float64 if parameters <= FLOAT64_PARAMETERS else torch.float32
-    model = AutoModelForCausalLM.from_pretrained(model_path, dtype=dtype, attn_implementation="eager")
-    model.eval()
-    terms: dict[int, float] = {}
-    sizes: dict[int, float] = {}
-    log_probs: dict[Key, np.ndarray] = {}
+    model = _model(model_path, dtype)
+    reference = None
+    if before is not None:
+        # The policy of a KL is the run's first one, whatever the policy is by now.
+        reference = _model(model_path, dtype) if training.kl_coefficient else None
+        model.load_state_dict(_with_tied(model, before.weights))
+    told = _Told(batch)
     with _KeepDouble():
         for sample in batch.samples:
-            rollout = sample.rollout_id
-            terms.setdefault(rollout, 0.0)
-            sizes.setdefault(rollout, 0.0)
             if not sample.trained_positions:
                 continue
             tokens = _tokens(model, sample, temperature, training)
+            tokens = _at_a_later_step(tokens, sample, before, reference, temperature, training)
             loss = sample.weight * objective(tokens, training)
             loss.sum().backward()
-            log_probs[rollout, sample.sibling] = tokens.log_probs.detach().double().numpy()
-            terms[rollout] += batch.rollouts * float(loss.detach().double().sum())
-            sizes[rollout] += batch.rollouts * float(loss.detach().double().abs().sum())
+            told.add(sample, tokens, loss, training)
     gradient = {n: p.grad if p.grad is not None else torch.zeros_like(p) for n, p in model.named_parameters()}
     norm = math.sqrt(sum(g.double().square().sum().item() for g in gradient.values()))
     name = str(dtype).removeprefix("torch.")
-    return Reference(terms=terms, gradient=gradient, log_probs=log_probs, sizes=sizes, norm=norm, dtype=name)
+    return Reference(
+        terms=told.terms,
+        gradient=gradient,
+        log_probs=told.log_probs,
+        sizes=told.sizes,
+        norm=norm,
+        dtype=name,
+        ratio_error=told.ratio_error,
+        tokens_at_a_clip=told.tokens_at_a_clip,
+    )
+
+
+class _Told:
+    """Collects what is told of the samples one by one."""
+
+    def __init__(self, batch: OracleBatch):
+        self.rollouts = batch.rollouts
+        self.terms = dict.fromkeys((s.rollout_id for s in batch.samples), 0.0)
+        self.sizes = dict(self.terms)
+        self.log_probs: dict[Key, np.ndarray] = {}
+        self.ratio_error, self.tokens_at_a_clip = 0.0, 0
+
+    def add(self, sample: OracleSample, tokens: Tokens, loss: Tensor, training: Training) -> None:
+        shift = (tokens.log_probs - tokens.old).detach().double()
+        self.log_probs[sample.rollout_id, sample.sibling] = tokens.log_probs.detach().double().numpy()
+        self.terms[sample.rollout_id] += self.rollouts * float(loss.detach().double().sum())
+        self.sizes[sample.rollout_id] += self.rollouts * float(loss.detach().double().abs().sum())
+        self.ratio_error = max(self.ratio_error, float(shift.exp().sub(1).abs().max()))
+        self.tokens_at_a_clip += int(at_a_clip(tokens, training).sum())
+
+
+def _model(path: Path, dtype: torch.dtype) -> Any:
+    return AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="eager").eval()
+
+
+def _with_tied(model: Any, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """All entries of the model's state: a head that shares the embedding's weights may be published or not."""
+    missing = set(model.state_dict()) - set(weights)
+    embedding = next((n for n in weights if n.endswith("embed_tokens.weight")), None)
+    tied = {n: weights[embedding] for n in missing if n == "lm_head.weight" and embedding}
+    return {**weights, **tied}
+
+
+def _at_a_later_step(
+    tokens: Tokens, sample: OracleSample, before: Before | None, reference: Any, temperature: float, training: Training
+) -> Tokens:
+    if before is None:
+        return tokens
+    if before.old is not None:
+        old = before.old[sample.rollout_id, sample.sibling][np.asarray(sample.mask, dtype=bool)]
+        tokens = replace(tokens, old=torch.as_tensor(old, dtype=tokens.old.dtype))
+    if reference is not None:
+        with torch.no_grad():
+            tokens = replace(tokens, reference=_tokens(reference, sample, temperature, training).log_probs)
+    return tokens
 
 
 def _tokens(model: Any, sample: OracleSample, temperature: float, training: Training) -> Tokens:
