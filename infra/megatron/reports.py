@@ -73,23 +73,27 @@ class RankIteration:
 
 
 def combine(iteration: int, step: Step, ranks: Sequence[RankStep]) -> StepResult:
-    """The step's result over all ranks. Sums go in rank order, so that equal runs give equal figures."""
+    """The step's result over all ranks. Sums go in rank order, so that equal runs give equal figures.
+
+    A step of which everything is masked or removed has loss 0 and means of 0.
+    """
     terms = dict.fromkeys(step.rollout_ids, 0.0)
     for rank in ranks:
         for rollout_id, term in rank.terms.items():
             terms[rollout_id] = terms.get(rollout_id, 0.0) + term
     tokens = sum(r.tokens for r in ranks)
+    trained = max(tokens, 1)
     return StepResult(
         iteration=iteration,
         step=step.index,
-        loss=sum(terms.values()) / step.rollouts_in_mean,
+        loss=sum(terms.values()) / max(step.rollouts_in_mean, 1),
         rollout_terms=terms,
         gradient_norm=ranks[0].gradient_norm,
         learning_rate=ranks[0].learning_rate,
-        clip_fraction=sum(r.clipped for r in ranks) / tokens,
+        clip_fraction=sum(r.clipped for r in ranks) / trained,
         max_ratio_error=max(r.ratio_error for r in ranks),
-        approx_kl=sum(r.old_minus_new for r in ranks) / tokens,
-        entropy=sum(r.entropy for r in ranks) / tokens,
+        approx_kl=sum(r.old_minus_new for r in ranks) / trained,
+        entropy=sum(r.entropy for r in ranks) / trained,
         tokens=tokens,
         seconds=max(r.seconds for r in ranks),
         weights_digest=ranks[0].weights_digest,

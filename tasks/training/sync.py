@@ -72,4 +72,4 @@ async def _engine_view(engine: SGLangEngine, sequences: list[tuple[list[int], in
 
 
 def _largest_difference(ours: list[list[float]], theirs: list[list[float]]) -> float:
-    return max(float(np.abs(np.subtract(a, b)).max()) for a, b in zip(ours, theirs, strict=True))
+    return max((float(np.abs(np.subtract(a, b)).max()) for a, b in zip(ours, theirs, strict=True)), default=0.0)
