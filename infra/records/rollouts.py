@@ -53,6 +53,24 @@ LOG_PROBS_SCHEMA = pa.schema(
 )
 
 
+PARTIAL_SCHEMA = pa.schema(  # the engine calls of slots that go on in the next iteration
+    [
+        pa.field("index", pa.int64(), nullable=False),
+        pa.field("group_index", pa.int64(), nullable=False),
+        pa.field("call", pa.string(), nullable=False),
+        pa.field("turn", pa.int32(), nullable=False),  # -1: the slot itself
+        pa.field("seed", pa.int64(), nullable=False),
+        pa.field("asked", pa.int32(), nullable=False),
+        pa.field("tokens", pa.list_(pa.int32()), nullable=False),
+        pa.field("finish_reason", pa.string(), nullable=False),
+        pa.field("log_probs", pa.list_(pa.float64()), nullable=False),
+        pa.field("weight_versions", pa.list_(pa.string()), nullable=False),
+        pa.field("input_digest", pa.string(), nullable=False),
+    ],
+    metadata={"fanline.partial": str(ROLLOUTS_VERSION)},
+)
+
+
 def write_table(store: ArtifactStore, key: str, table: pa.Table) -> ObjectRef:
     """Publish a table as Parquet; equal tables give equal bytes. `{digest}` in the key stands for their sha256."""
     buffer = io.BytesIO()
@@ -71,6 +89,10 @@ def rollouts_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist(list(rows), schema=ROLLOUTS_SCHEMA)
 
 
+def partial_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
+    return pa.Table.from_pylist(list(rows), schema=PARTIAL_SCHEMA)
+
+
 def log_probs_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist(list(rows), schema=LOG_PROBS_SCHEMA)
 
@@ -86,6 +108,7 @@ class RolloutsRef:
     """The rollouts of one iteration as a stage left them.
 
     `log_probs` holds the engine's log-probs by (rollout_id, sibling); `ledger` the segments that the stage wrote;
+    `held` the calls of rollouts that go on in the next iteration (schema PARTIAL_SCHEMA), where there are any;
     `figures` what is worth showing beside (the log hook's, and how much a dynamic filter dropped).
     """
 
@@ -98,13 +121,17 @@ class RolloutsRef:
     generated_tokens: int
     weight_version: str
     figures: dict[str, float] = field(default_factory=dict)
+    held: ObjectRef | None = None
 
     def to_dict(self) -> dict[str, Any]:
         plain = {f.name: getattr(self, f.name) for f in fields(self)}
         refs = {"table": self.table.to_dict(), "log_probs": self.log_probs.to_dict()}
-        return {**plain, **refs, "ledger": [r.to_dict() for r in self.ledger]}
+        held = self.held.to_dict() if self.held else None
+        return {**plain, **refs, "ledger": [r.to_dict() for r in self.ledger], "held": held}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "RolloutsRef":
         refs = {name: ObjectRef.from_dict(data[name]) for name in ("table", "log_probs")}
-        return cls(**{**data, **refs, "ledger": tuple(ObjectRef.from_dict(r) for r in data["ledger"])})
+        ledger = tuple(ObjectRef.from_dict(r) for r in data["ledger"])
+        held = ObjectRef.from_dict(data["held"]) if data.get("held") else None
+        return cls(**{**data, **refs, "ledger": ledger, "held": held})

@@ -81,7 +81,8 @@ ANSWERS: dict[str, Callable[[Scenario], Any]] = {
     "use_kl_loss": lambda s: s.training.kl_coefficient > 0,
     "kl_coef": lambda s: 0.0,  # slime's KL penalty inside the reward, which does not exist here
     "use_dynamic_batch_size": lambda s: s.training.max_tokens_per_gpu is not None,
-    "partial_rollout": lambda s: False,  # aborted rollouts are retried or dropped, never continued
+    "partial_rollout": lambda s: s.rollout.partial != "none",
+    "mask_offpolicy_in_partial_rollout": lambda s: s.rollout.partial == "mask_offpolicy",
     "rewards_normalization": lambda s: True,
     "rollout_top_k": lambda s: -1,
     "rollout_skip_special_tokens": lambda s: True,

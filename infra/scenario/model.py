@@ -63,6 +63,11 @@ class Rollout(Section):
     )
     reward_key: str | None = Field(None, description="entry of a dict reward that is trained on")
     siblings_scored_apart: bool = Field(False, description="siblings of one rollout may carry different rewards")
+    partial: Literal["none", "mask_offpolicy", "keep"] = Field(
+        "none",
+        description="prompt groups with an aborted rollout: none tries it again or drops it; the others hold the group "
+        "back and go on from its tokens in the next iteration, with those of older weights out of the loss or in it",
+    )
     dynamic_filter: DottedPath | None = Field(
         None,
         description="fn(args, samples of a prompt group) -> whether to keep it; a group that goes is not drawn again and "

@@ -10,12 +10,12 @@ it is refused.
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from hooks.sample import Sample, Status
 from infra.errors import ContractViolation, FanlineError, RequestRefused
-from infra.store import canonical_json
+from infra.store import canonical_json, sha256
 
 STATUS = {"stop": Status.COMPLETED, "length": Status.TRUNCATED, "abort": Status.ABORTED}
 
@@ -80,9 +80,16 @@ class CallSettings:
         }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Call:
-    """One finished engine call, for the ledger. `asked` is the token budget that was sent."""
+    """One engine call that has ended, for the ledger and for a rollout that goes on in a later iteration.
+
+    Args:
+        asked: the token budget of the whole call.
+        tokens: the answer, with one log-prob each; with what earlier iterations generated of it in front.
+        weight_versions: those that generated it, oldest first.
+        input_digest: of the token ids that it was asked with.
+    """
 
     call: str
     turn: int
@@ -90,6 +97,15 @@ class Call:
     asked: int
     tokens: tuple[int, ...]
     finish_reason: str
+    log_probs: tuple[float, ...] = field(default=(), repr=False)
+    weight_versions: tuple[str, ...] = ()
+    input_digest: str = ""
+
+
+def take_out_of_loss(sample: Sample, tokens: int) -> None:
+    """Mask the first tokens of a response. Example: 5 old tokens, 3 new ones -> mask 0 0 0 0 0 1 1 1"""
+    mask = sample.loss_mask if sample.loss_mask is not None else [1] * sample.response_length
+    sample.loss_mask = [0] * tokens + mask[tokens:]
 
 
 @dataclass
@@ -113,7 +129,8 @@ class RolloutCalls:
         index: slot of the rollout, unique in the run.
         where: the rollout in words, for messages; by default its index.
         ids: what else a refusal names: prompt group, prompt id.
-        already_used: tokens that the unnamed account spent before, for a rollout that is continued.
+        recorded: calls by (name, turn) that the rollout made in earlier iterations, see `tasks.rollout.partial`.
+        mask_offpolicy: take the response that an aborted call goes on from out of the loss.
 
     `log` holds the finished calls. `fault` is the first error that a call ended with: it counts also where the hook
     swallowed the exception.
@@ -125,7 +142,8 @@ class RolloutCalls:
     tokenizer: Tokenizer
     where: str = ""
     ids: tuple[object, ...] = ()
-    already_used: int = 0
+    recorded: Mapping[tuple[str, int], Call] = field(default_factory=dict)
+    mask_offpolicy: bool = False
     log: list[Call] = field(default_factory=list)
     fault: FanlineError | None = None
 
@@ -156,26 +174,53 @@ class RolloutCalls:
         if asked <= 0:
             sample.status = Status.TRUNCATED
             return sample
-        account.busy, account.turn = True, turn + 1
+        account.turn = turn + 1
+        begun = self._begun(sample, call, turn, asked)
+        ended = begun
+        if begun.finish_reason == "abort" and len(begun.tokens) >= asked:
+            ended = replace(begun, finish_reason="length")
+        elif begun.finish_reason == "abort":
+            ended = await self._go_on(sample, begun, params, account)
+        account.remaining -= len(ended.tokens)
+        self._append(sample, ended, params["skip_special_tokens"])
+        if begun.tokens and begun.finish_reason == "abort" and self.mask_offpolicy:
+            take_out_of_loss(sample, sample.response_length - len(ended.tokens) + len(begun.tokens))
+        self.log.append(ended)
+        return sample
+
+    def _begun(self, sample: Sample, call: str, turn: int, asked: int) -> Call:
+        """What is on record of the call, if it was asked with the same input; else a call that has no answer yet."""
         seed = seed_of(self.settings.seed, self.settings.iteration, self.index, call, turn)
+        new = Call(call, turn, seed, asked, (), "abort", input_digest=sha256(canonical_json(sample.tokens)))
+        before = self.recorded.get((call, turn))
+        if before is None or before.input_digest != new.input_digest:
+            return new
+        return replace(before, seed=seed, asked=asked) if before.finish_reason == "abort" else before
+
+    async def _go_on(self, sample: Sample, begun: Call, params: dict[str, Any], account: _Account) -> Call:
+        """The call with what the engine adds to it."""
+        left = begun.asked - len(begun.tokens)
+        account.busy = True
         try:
             generation = await self.engine.generate(
-                list(sample.tokens),
-                max_new_tokens=asked,
+                [*sample.tokens, *begun.tokens],
+                max_new_tokens=left,
                 temperature=params["temperature"],
                 top_p=params["top_p"],
                 stop_token_ids=list(params["stop_token_ids"]),
-                seed=seed,
+                seed=begun.seed,
             )
         except RequestRefused as refused:
-            raise self._refused_by_engine(sample, call, asked, refused) from refused
+            raise self._refused_by_engine(sample, begun.call, left, refused) from refused
         finally:
             account.busy = False
-        account.remaining -= len(generation.tokens)
-        self._append(sample, generation, params["skip_special_tokens"])
-        tokens, reason = tuple(generation.tokens), generation.finish_reason
-        self.log.append(Call(call=call, turn=turn, seed=seed, asked=asked, tokens=tokens, finish_reason=reason))
-        return sample
+        return replace(
+            begun,
+            tokens=(*begun.tokens, *generation.tokens),
+            log_probs=(*begun.log_probs, *generation.log_probs),
+            finish_reason=generation.finish_reason,
+            weight_versions=tuple(dict.fromkeys([*begun.weight_versions, str(generation.weight_version)])),
+        )
 
     def _refused_by_engine(self, sample: Sample, call: str, asked: int, refused: RequestRefused) -> ContractViolation:
         before = f" and {sample.response_length} of a response" if sample.response_length else ""
@@ -188,8 +233,7 @@ class RolloutCalls:
         )
 
     def _open(self, call: str) -> _Account:
-        used = self.already_used if call == "" else 0
-        account = self._accounts.setdefault(call, _Account(self.settings.max_response_tokens - used))
+        account = self._accounts.setdefault(call, _Account(self.settings.max_response_tokens))
         if account.busy:
             name = f"named {call!r}" if call else "without a name"
             raise ContractViolation(
@@ -224,9 +268,9 @@ class RolloutCalls:
             prompt = self.tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
         return list(self.tokenizer.encode(prompt, add_special_tokens=False))  # type: ignore[arg-type]
 
-    def _append(self, sample: Sample, generation: Generation, skip_special_tokens: bool) -> None:
-        tokens = list(generation.tokens)
+    def _append(self, sample: Sample, answer: Call, skip_special_tokens: bool) -> None:
+        tokens = list(answer.tokens)
         text = self.tokenizer.decode(tokens, skip_special_tokens=skip_special_tokens)
-        sample.append_response_tokens(tokens=tokens, log_probs=generation.log_probs, text=text)
-        sample.weight_versions = [*sample.weight_versions, str(generation.weight_version)]
-        sample.status = STATUS[generation.finish_reason]
+        sample.append_response_tokens(tokens=tokens, log_probs=answer.log_probs, text=text)
+        sample.weight_versions = [*sample.weight_versions, *answer.weight_versions]
+        sample.status = STATUS[answer.finish_reason]

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -10,13 +10,17 @@ import pyarrow as pa
 from hooks.sample import Sample
 from infra.errors import ContractViolation
 from infra.scenario.model import Scenario
+from tasks.rollout.calls import Call
 
 EVALUATION_IDS = 2**40  # groups and slots of evaluations are numbered from here: no run trains as many rollouts
 
 
 @dataclass(frozen=True, kw_only=True)
 class Slot:
-    """One rollout to be made. `index` and `group_index` are unique in the run; `sample` is pristine: copy it."""
+    """One rollout to be made. `index` and `group_index` are unique in the run; `sample` is pristine: copy it.
+
+    A slot that was held back in an earlier iteration is `continued`, with the engine calls `recorded` then.
+    """
 
     iteration: int
     group_index: int
@@ -24,6 +28,8 @@ class Slot:
     prompt_id: str
     epoch: int
     sample: Sample
+    continued: bool = False
+    recorded: Mapping[tuple[str, int], Call] = field(default_factory=dict, repr=False)
 
     @property
     def where(self) -> str:

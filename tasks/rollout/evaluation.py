@@ -25,6 +25,7 @@ def evaluated(run: Run) -> Run:
         "rollouts_per_prompt": asked.rollouts_per_prompt,
         "temperature": asked.temperature or scenario.rollout.temperature,
         "max_response_tokens": asked.max_response_tokens or scenario.rollout.max_response_tokens,
+        "partial": "none",
         "dynamic_filter": None,
         "sample_filter": None,
         "log": None,

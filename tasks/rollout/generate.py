@@ -10,9 +10,10 @@ from hooks.stock import generating_through
 from infra.errors import FanlineError, HookFailed
 from infra.hook_loading import Hook
 from infra.ledger import LedgerWriter
-from tasks.rollout.calls import CallSettings, Engine, RolloutCalls, Tokenizer
+from tasks.rollout.calls import Call, CallSettings, Engine, RolloutCalls, Tokenizer
 from tasks.rollout.contract import Rollout, aborted_reason, siblings_of
 from tasks.rollout.draw import Slot
+from tasks.rollout.partial import Held
 
 BACKOFF_SECONDS = 0.2
 
@@ -25,6 +26,8 @@ class GenerationStage:
         args: the scenario as hooks see it.
         hook_of: the generate hook of a slot.
         attempts: tries of one rollout; a retry starts from the pristine sample.
+        holds_back: an aborted rollout is not tried again here: it goes on in the next iteration.
+        mask_offpolicy: what a continued rollout goes on from leaves the loss.
         evaluation: what the generate hook is told in its keyword of that name, where it has one.
         progress: called after each finished or dropped rollout with the tokens it generated.
     """
@@ -37,6 +40,8 @@ class GenerationStage:
     attempts: int
     concurrency: int
     ledger: LedgerWriter
+    holds_back: bool = False
+    mask_offpolicy: bool = False
     evaluation: bool = False
     progress: Callable[[int], None] = lambda tokens: None
 
@@ -45,10 +50,13 @@ class GenerationStage:
 class _Failed:
     reason: str
     cause: Exception | None = None
+    aborted_calls: tuple[Call, ...] | None = None
 
 
-async def generate_all(slots: Sequence[Slot], stage: GenerationStage) -> list[Rollout]:
+async def generate_all(slots: Sequence[Slot], stage: GenerationStage) -> list[Rollout | Held]:
     """The rollouts of all slots in order of the slots; dropped ones are missing and in the ledger.
+
+    What is held back is among them only where the stage holds back.
 
     The first error ends the others promptly.
 
@@ -56,13 +64,13 @@ async def generate_all(slots: Sequence[Slot], stage: GenerationStage) -> list[Ro
         ContractViolation: a hook returned what the contract refuses, or raised in each of its attempts (HookFailed).
         EngineUnavailable: the engine does not answer.
     """
-    made: dict[int, Rollout | None] = {}
+    made: dict[int, Rollout | Held | None] = {}
     waiting = iter(slots)
 
     async def take_turns() -> None:
         for slot in waiting:
             made[slot.index] = rollout = await _rollout(slot, stage)
-            stage.progress(sum(len(c.tokens) for c in rollout.calls) if rollout else 0)
+            stage.progress(sum(len(c.tokens) for c in rollout.calls) if rollout else 0)  # with those of a record
 
     try:
         async with asyncio.TaskGroup() as group:
@@ -73,12 +81,14 @@ async def generate_all(slots: Sequence[Slot], stage: GenerationStage) -> list[Ro
     return [rollout for slot in slots if (rollout := made[slot.index])]
 
 
-async def _rollout(slot: Slot, stage: GenerationStage) -> Rollout | None:
+async def _rollout(slot: Slot, stage: GenerationStage) -> Rollout | Held | None:
     hook, failed = stage.hook_of(slot), _Failed(reason="no attempt was made")
     for attempt in range(1, stage.attempts + 1):
         outcome = await _attempt(slot, hook, attempt, stage)
         if isinstance(outcome, Rollout):
             return outcome
+        if stage.holds_back and outcome.aborted_calls is not None:
+            return Held(slot=slot, reason=outcome.reason, calls=outcome.aborted_calls)
         failed, ids = outcome, {"index": slot.index, "group_index": slot.group_index, "attempt": attempt}
         stage.ledger.write("attempt_failed", **ids, hook=hook.path, reason=failed.reason)
         if attempt < stage.attempts:
@@ -97,6 +107,8 @@ async def _attempt(slot: Slot, hook: Hook, attempt: int, stage: GenerationStage)
         tokenizer=stage.tokenizer,
         where=f"{slot.where}, hook {hook.path}",
         ids=(slot.group_index, slot.prompt_id),
+        recorded=slot.recorded,
+        mask_offpolicy=stage.mask_offpolicy,
     )
     ids = {"index": slot.index, "group_index": slot.group_index, "prompt_id": slot.prompt_id, "attempt": attempt}
     stage.ledger.write("called", **ids, hook=hook.path)
@@ -116,7 +128,7 @@ async def _attempt(slot: Slot, hook: Hook, attempt: int, stage: GenerationStage)
         return _Failed(reason=f"{type(raised).__name__}: {raised}", cause=raised)
     siblings = siblings_of(returned, hook.path, slot)
     if reason := aborted_reason(siblings):
-        return _Failed(reason=reason)
+        return _Failed(reason=reason, aborted_calls=tuple(calls.log))
     return Rollout(slot=slot, hook=hook.path, attempt=attempt, siblings=siblings, calls=tuple(calls.log))
 
 

@@ -1,27 +1,72 @@
-"""Rollouts that were aborted in the middle and go on in a later iteration (partial rollouts)."""
+"""Partial rollouts: a prompt group with an aborted rollout is held back and goes on in the next iteration.
 
-import copy
-from collections.abc import Sequence
+The unit is the prompt group: its rollouts are normalised together, so all of them wait. The hook is run again from its
+beginning in the next iteration, as after a failed attempt, but what the engine has answered before is not asked for
+again: a call of the same name, turn and input gets the recorded answer, and one that was aborted goes on from its
+tokens. So any hook can be continued, however its rollout fans out. A call whose input has become another one, as the
+answer before it has grown, is made anew.
 
-from hooks.sample import Sample, Status
+Old tokens come from older weights. With `mask_offpolicy` the response that a continued call goes on from leaves the
+loss; with `keep` it is trained (off-policy: old log-probs are recomputed by the trainer as for all samples). Answers
+that were finished are trained in either case.
+
+In the last iteration nothing can be held back: aborted rollouts are tried again or dropped there, as without it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from tasks.rollout.calls import Call
+from tasks.rollout.contract import Rollout
+from tasks.rollout.draw import Slot
+
+CALL_FIELDS = tuple(f.name for f in fields(Call))
+NO_CALL = -1  # the turn of the row that every held slot has, also one that made no call yet
 
 
-def to_continue(group: Sequence[Sample | list[Sample]]) -> list[list[Sample]]:
-    """The rollouts of a prompt group that have an aborted sibling, as lists of siblings with all their tokens."""
-    rollouts = [item if isinstance(item, list) else [item] for item in group]
-    return [siblings for siblings in rollouts if any(s.status is Status.ABORTED for s in siblings)]
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """A slot that goes on in the next iteration, why, and the engine calls that it has made so far."""
+
+    slot: Slot
+    reason: str
+    calls: tuple[Call, ...]
 
 
-def resumed(sample: Sample, *, mask_offpolicy: bool) -> Sample:
-    """A copy that generation can go on from.
+def hold_back(made: Sequence[Rollout | Held]) -> tuple[list[Rollout], list[Held]]:
+    """The rollouts of prompt groups that are whole, and everything of the groups that wait for one of theirs."""
+    waiting: dict[int, int] = {}
+    for one in made:
+        if isinstance(one, Held):
+            waiting.setdefault(one.slot.group_index, one.slot.index)
+    whole = [r for r in made if isinstance(r, Rollout) and r.slot.group_index not in waiting]
+    held = [
+        one
+        if isinstance(one, Held)
+        else Held(slot=one.slot, reason=f"waits for slot {waiting[one.slot.group_index]} of its group", calls=one.calls)
+        for one in made
+        if one.slot.group_index in waiting
+    ]
+    return whole, held
 
-    Args:
-        mask_offpolicy: take the tokens so far, which older weights generated, out of the loss.
 
-    Example: 5 old tokens, mask_offpolicy, then 3 new ones -> mask 0 0 0 0 0 1 1 1
-    """
-    copied = copy.deepcopy(sample)
-    copied.status = Status.PENDING
-    if mask_offpolicy:
-        copied.loss_mask = [0] * copied.response_length
-    return copied
+def held_rows(held: Sequence[Held]) -> list[dict[str, Any]]:
+    """One row a slot and one for each of its calls (schema PARTIAL_SCHEMA)."""
+    rows = []
+    for one in held:
+        ids = {"index": one.slot.index, "group_index": one.slot.group_index}
+        nothing = Call(call="", turn=NO_CALL, seed=0, asked=0, tokens=(), finish_reason="")
+        for call in (nothing, *one.calls):
+            rows.append({**ids, **asdict(call)})
+    return rows
+
+
+def continued(slot: Slot, rows: Sequence[Mapping[str, Any]], iteration: int) -> Slot:
+    """A held slot as a later iteration takes it: the same ids, and the calls on record."""
+    calls = [
+        Call(**{name: tuple(row[name]) if isinstance(row[name], list) else row[name] for name in CALL_FIELDS})
+        for row in rows
+        if row["index"] == slot.index and row["turn"] != NO_CALL
+    ]
+    return replace(slot, iteration=iteration, continued=True, recorded={(c.call, c.turn): c for c in calls})

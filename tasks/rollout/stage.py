@@ -8,10 +8,19 @@ from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar
 
+import pyarrow as pa
+
 from infra.errors import FanlineError
 from infra.hook_loading import HOOK_PACKAGES, Hook, Kind, load_hook
 from infra.ledger import LedgerWriter
-from infra.records.rollouts import RolloutsRef, log_probs_table, read_table, rollouts_table, write_table
+from infra.records.rollouts import (
+    RolloutsRef,
+    log_probs_table,
+    partial_table,
+    read_table,
+    rollouts_table,
+    write_table,
+)
 from infra.records.sources import PromptsRef
 from infra.run import Run
 from infra.scenario.args import ScenarioArgs
@@ -22,6 +31,7 @@ from tasks.rollout.draw import Slot, draw_slots, groups_of
 from tasks.rollout.filter import drop_groups, figures_of, remove_samples
 from tasks.rollout.generate import GenerationStage, generate_all
 from tasks.rollout.grade import GradingStage, grade_all, scalar_reward
+from tasks.rollout.partial import Held, continued, held_rows, hold_back
 from tasks.rollout.stop import stop_token_ids
 from tasks.rollout.table import log_prob_rows, rollout_rows, used_ids, versions
 
@@ -50,8 +60,9 @@ class RolloutStage:
     evaluation: ClassVar[bool] = False
 
     def slots(self, prompts: PromptsRef) -> list[Slot]:
-        """What is to be generated; fewer prompts than the run asks for are refused here."""
-        return draw_slots(self.run.scenario, read_table(self.run.store, prompts.table), self.iteration)
+        """What is to be generated, behind what goes on from before; too few prompts for the run are refused here."""
+        table = read_table(self.run.store, prompts.table)
+        return [*held_slots(self.run, table, self.iteration), *draw_slots(self.run.scenario, table, self.iteration)]
 
     def run_with(
         self, slots: Sequence[Slot], client: OpenClient, progress: Progress = lambda tokens: None
@@ -72,23 +83,23 @@ class RolloutStage:
         run = self.run
         with LedgerWriter(run.run_id, self.stage, self.iteration, run.spool) as ledger:
             try:
-                made = asyncio.run(self._in_loop(slots, client, ledger, progress))
+                made, held = asyncio.run(self._in_loop(slots, client, ledger, progress))
                 rollouts, figures = self._filter(made, ledger)
             except FanlineError as fault:
                 ledger.write("ended early", error=type(fault).__name__, reason=str(fault))
                 ledger.seal(run.store)
                 raise
-            return self._publish(rollouts, figures, ledger)
+            return self._publish(rollouts, held, figures, ledger)
 
     async def _in_loop(
         self, slots: Sequence[Slot], client: OpenClient, ledger: LedgerWriter, progress: Progress
-    ) -> list[Rollout]:
+    ) -> tuple[list[Rollout], list[Held]]:
         async with client() as engine:
             return await self._generate_and_grade(slots, engine, ledger, progress)
 
     async def _generate_and_grade(
         self, slots: Sequence[Slot], engine: Engine, ledger: LedgerWriter, progress: Progress
-    ) -> list[Rollout]:
+    ) -> tuple[list[Rollout], list[Held]]:
         rollout = self.run.scenario.rollout
         generation = GenerationStage(
             args=self._args,
@@ -99,16 +110,27 @@ class RolloutStage:
             attempts=rollout.attempts,
             concurrency=rollout.concurrency,
             ledger=ledger,
+            holds_back=self._holds_back,
+            mask_offpolicy=rollout.partial == "mask_offpolicy",
             evaluation=self.evaluation,
             progress=progress,
         )
-        ledger.write_all("drawn", [_drawn(group, self._generate_hook(group[0])) for group in groups_of(slots).values()])
-        rollouts = await generate_all(slots, generation)
+        for event, goes_on in (("continued", True), ("drawn", False)):
+            groups = groups_of([slot for slot in slots if slot.continued is goes_on]).values()
+            ledger.write_all(event, [_drawn(group, self._generate_hook(group[0])) for group in groups])
+        rollouts, held = hold_back(await generate_all(slots, generation))
+        ledger.write_all("held", [_held(one) for one in held])
         identify(rollouts, self._used_ids(), self.first_id)
         ledger.write_all("generated", [line for r in rollouts for line in _generated(r)])
         await grade_all(rollouts, self._grading)
         ledger.write_all("graded", [line for r in rollouts for line in self._graded(r)])
-        return rollouts
+        return rollouts, held
+
+    @property
+    def _holds_back(self) -> bool:
+        """The last iteration has no next one."""
+        scenario = self.run.scenario
+        return scenario.rollout.partial != "none" and self.iteration < scenario.rollout.iterations - 1
 
     def _used_ids(self) -> frozenset[int]:
         return used_ids(self.run, self.iteration)
@@ -129,7 +151,9 @@ class RolloutStage:
             figures |= figures_of(rollouts, self._hook(hooks.log, "log"), self._args, self.iteration)
         return rollouts, figures
 
-    def _publish(self, rollouts: list[Rollout], figures: dict[str, float], ledger: LedgerWriter) -> RolloutsRef:
+    def _publish(
+        self, rollouts: list[Rollout], held: list[Held], figures: dict[str, float], ledger: LedgerWriter
+    ) -> RolloutsRef:
         run, where = self.run, f"{self.run.key('iterations', self.iteration)}/{self.prefix}"
         rows = rollout_rows(rollouts, lambda reward, rollout: scalar_reward(reward, rollout, self._grading))
         return RolloutsRef(
@@ -142,8 +166,11 @@ class RolloutStage:
             samples=len(rows),
             rollouts=len(rollouts),
             generated_tokens=sum(len(call.tokens) for r in rollouts for call in r.calls),
-            weight_version=versions([s for r in rollouts for s in r.siblings]),
+            weight_version=versions([s for r in rollouts if not r.slot.continued for s in r.siblings]),
             figures=figures,
+            held=write_table(run.store, f"{where}held-{{digest}}.parquet", partial_table(held_rows(held)))
+            if held
+            else None,
         )
 
     @property
@@ -197,6 +224,23 @@ class RolloutStage:
         ]
 
 
+def held_slots(run: Run, prompts: pa.Table, iteration: int) -> list[Slot]:
+    """The slots that the iteration before held back, with the calls that they have made so far.
+
+    Args:
+        prompts: of the source, schema PROMPTS_SCHEMA.
+    """
+    before = run.finished("rollout", iteration - 1) if iteration else None
+    held = RolloutsRef.from_dict(before).held if before else None
+    if held is None:
+        return []
+    rows = read_table(run.store, held).to_pylist()
+    indices = {row["index"] for row in rows}
+    drawn = sorted({row["group_index"] // run.scenario.rollout.prompts for row in rows})
+    slots = [slot for origin in drawn for slot in draw_slots(run.scenario, prompts, origin)]
+    return [continued(slot, rows, iteration) for slot in slots if slot.index in indices]
+
+
 _loaded = lru_cache(load_hook)
 
 
@@ -209,6 +253,11 @@ def _drawn(group: Sequence[Slot], hook: Hook) -> dict:
     first = group[0]
     ids = {"group_index": first.group_index, "prompt_id": first.prompt_id, "epoch": first.epoch}
     return {**ids, "indices": [slot.index for slot in group], "hook": hook.path}
+
+
+def _held(one: Held) -> dict:
+    ids = {"index": one.slot.index, "group_index": one.slot.group_index, "reason": one.reason}
+    return {**ids, "calls": len(one.calls), "tokens": sum(len(call.tokens) for call in one.calls)}
 
 
 def _generated(rollout: Rollout) -> list[dict]:

@@ -131,9 +131,3 @@ def test_text_and_status_come_from_the_generation():
 def test_sampling_that_the_trainer_could_not_follow_is_refused(params: dict[str, Any], words: str):
     with pytest.raises(ContractViolation, match=words):
         asyncio.run(ask(calls(FunctionEngine()), **params))
-
-
-def test_a_continued_rollout_has_spent_what_it_already_generated():
-    engine = FunctionEngine(length=10)
-    asyncio.run(ask(calls(engine, already_used=60)))
-    assert engine.requests[0]["max_new_tokens"] == 40

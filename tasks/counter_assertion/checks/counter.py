@@ -2,12 +2,13 @@
 
 Its hook is the scenario's, or the one that the prompt's own metadata names as `generate_function_path`.
 A retry is not a second call: it is the next attempt of the same slot after the ledger says why the one before failed.
+A slot that one iteration holds back (partial rollouts) goes through its hook once more in the next, and in no other.
 """
 
 from collections import Counter
 
 from infra.records.verdict import CheckResult
-from tasks.counter_assertion.evidence import Evidence, IterationEvidence
+from tasks.counter_assertion.evidence import Event, Evidence, IterationEvidence
 from tasks.counter_assertion.findings import Findings
 
 NAME = "counter"
@@ -18,6 +19,7 @@ def check(evidence: Evidence) -> CheckResult:
     """Compare `drawn`, `called` and `attempt_failed` events of every iteration with what the scenario asks for."""
     found, slots, calls, retries = Findings(), 0, 0, 0
     owner: dict[int, int] = {}  # slot -> iteration: a slot is unique in the run
+    waiting: dict[int, Event] = {}
     for it in evidence.iterations:
         drawn = _drawn_slots(evidence, it, found)
         for slot in drawn:
@@ -26,7 +28,11 @@ def check(evidence: Evidence) -> CheckResult:
             owner[slot] = it.iteration
         calls += len(it.events("called"))
         slots += len(drawn)
-        retries += _compare_calls(it, drawn, found)
+        continued = _continued(it, waiting, found)
+        waiting = {e["index"]: e for e in it.events("held")}
+        retries += _compare_calls(it, {**drawn, **continued}, found)
+    if waiting and evidence.complete:
+        found.add(f"slots {sorted(waiting)} were held back in the last iteration and never went on", *sorted(waiting))
     hooks = ", ".join(sorted({e["hook"] for it in evidence.iterations for e in it.events("drawn")}))
     figures = {"slots": slots, "calls": calls, "retries": retries, "hook": hooks}
     good = f"each of {slots} slots went through {hooks} once ({retries} retries)"
@@ -51,9 +57,24 @@ def _drawn_slots(evidence: Evidence, it: IterationEvidence, found: Findings) -> 
     return {slot: e["group_index"] for e in drawn for slot in e["indices"]}
 
 
+def _continued(it: IterationEvidence, waiting: dict[int, Event], found: Findings) -> dict[int, int]:
+    """Prompt group of every slot that goes on here, which has to be what the iteration before held back."""
+    group_of = {slot: e["group_index"] for e in it.events("continued") for slot in e["indices"]}
+    for slot in sorted(group_of.keys() | waiting.keys()):
+        if slot not in group_of:
+            found.add(f"slot {slot} was held back before iteration {it.iteration} and did not go on in it", slot)
+        elif slot not in waiting:
+            found.add(f"slot {slot} went on in iteration {it.iteration} and had not been held back", slot)
+        elif waiting[slot]["group_index"] != group_of[slot]:
+            was = waiting[slot]["group_index"]
+            found.add(f"slot {slot} was held back in group {was} and went on in group {group_of[slot]}", slot)
+    return group_of
+
+
 def _compare_calls(it: IterationEvidence, drawn: dict[int, int], found: Findings) -> int:
     """Look at every call and every drawn slot; gives back the number of retries."""
-    hook_of, where = {e["group_index"]: e["hook"] for e in it.events("drawn")}, f"iteration {it.iteration}"
+    due = (*it.events("drawn"), *it.events("continued"))
+    hook_of, where = {e["group_index"]: e["hook"] for e in due}, f"iteration {it.iteration}"
     failed = {(e["index"], e["attempt"]) for e in it.events("attempt_failed")}
     seen: Counter[tuple[int, int]] = Counter()
     for e in it.events("called"):

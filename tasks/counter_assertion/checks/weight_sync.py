@@ -12,9 +12,11 @@ def check(evidence: Evidence) -> CheckResult:
     """Versions, digests and log-probs of every sync; the next iteration has to be generated with the synced version."""
     found, worst, moved = Findings(), 0.0, []
     limit, version = evidence.scenario.checks.log_prob_tolerance, None
+    older: set[str] = set()  # a rollout that goes on from an earlier iteration (partial rollouts) names them too
     for it in evidence.iterations:
         sync, where = it.sync, f"the sync of iteration {it.iteration}"
-        _generated_with(it, version, found)
+        _generated_with(it, version, older, found)
+        older |= {it.rollouts_ref.weight_version} if evidence.scenario.rollout.partial != "none" else set()
         version = sync.engine_version
         if not sync.engine_version == sync.weight_version == it.trained.weight_version:
             found.add(
@@ -44,14 +46,15 @@ def check(evidence: Evidence) -> CheckResult:
     return found.result(NAME, good, figures)
 
 
-def _generated_with(it: IterationEvidence, version: str | None, found: Findings) -> None:
+def _generated_with(it: IterationEvidence, version: str | None, older: set[str], found: Findings) -> None:
     if version is not None and it.rollouts_ref.weight_version != version:
         found.add(
             f"iteration {it.iteration} was generated with version {it.rollouts_ref.weight_version!r}, not {version!r}",
             it.iteration,
         )
     for s in it.rollouts:
-        if s.iteration == it.iteration and s.weight_version not in ("", it.rollouts_ref.weight_version):
+        strange = set(s.weight_version.split(",")) - {"", it.rollouts_ref.weight_version, *older}
+        if s.iteration == it.iteration and strange:
             found.add(
                 f"rollout {s.rollout_id} was generated with weights {s.weight_version!r}, the iteration with "
                 f"{it.rollouts_ref.weight_version!r}",
