@@ -1,4 +1,4 @@
-"""`fanline bench`: what the pure parts cost on this machine, each beside a reference in the same run."""
+"""`fanline bench`: what the pure parts cost here beside a reference in the same run; how often a clean run is red."""
 
 import importlib
 from collections.abc import Iterator
@@ -10,15 +10,15 @@ from rich.text import Text
 
 from infra.errors import ConfigurationError
 
-BENCHES = ("schedule", "normalise", "grade", "loss")
+BENCHES = ("schedule", "normalise", "grade", "loss", "clean")
 
 
 def run_bench(name: str, sizes: str | None) -> dict[str, Any]:
     """The figures of one bench.
 
     Args:
-        sizes: numbers with commas between: samples (schedule, normalise), tokens (loss), or integer and symbolic
-            answers (grade); its own by default.
+        sizes: numbers with commas between: samples (schedule, normalise), tokens (loss), seeds (clean), or integer
+            and symbolic answers (grade); its own by default.
     Raises:
         ConfigurationError: no such bench, or sizes that are none.
     """

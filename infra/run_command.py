@@ -26,7 +26,7 @@ def run_scenario(scenario: Scenario, store: str | None, resume: str | None, *, a
         os.environ.setdefault("TQDM_DISABLE", "1")  # other libraries' bars are noise in a log file
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads take the cores from engine and trainer
     log = settings().spool_dir / "prefect-server.log"
-    with _stdout_for_the_result(), prefect_api(log) as url:
+    with stdout_for_the_result(), prefect_api(log) as url:
         print(
             f"fanline: {scenario.name}, seed {scenario.seed}; watch it at {url.removesuffix('/api')}", file=sys.stderr
         )
@@ -40,7 +40,7 @@ def run_scenario(scenario: Scenario, store: str | None, resume: str | None, *, a
 
 
 @contextlib.contextmanager
-def _stdout_for_the_result() -> Iterator[None]:
+def stdout_for_the_result() -> Iterator[None]:
     """What libraries print on standard output goes to standard error: Ray does, from threads of its own."""
     sys.stdout.flush()
     kept = os.dup(1)

@@ -1,0 +1,132 @@
+"""Faults: that the table is whole, that they go in and out again, and that nothing but the drill reaches them."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import tests.infra.drill.own_faults as own
+from flows.fanout_regression import fanout_regression
+from infra.drill.choose import chosen
+from infra.drill.fault import Fault, fault_of, installed, replaces, resolved
+from infra.drill.scene import SCENES
+from infra.drill.table import FAULTS
+from infra.errors import ConfigurationError
+from infra.scenario.load import load
+from infra.settings import Settings
+from tasks.counter_assertion.registry import NAMES
+from tasks.training import plan
+
+ROOT = Path(__file__).resolve().parents[3]
+DRILL = ("infra/drill/", "infra/drill_command.py", "flows/drill.py")
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.name)
+def test_a_fault_of_the_table_names_what_is_there(fault: Fault):
+    assert fault.scene in SCENES and fault.must and not set(fault.must) & set(fault.may)
+    assert set(fault.must) | set(fault.may) <= set(NAMES)
+    for by in fault.replaces.values():
+        assert resolved(by).__doc__, f"{by} does not say what goes wrong"
+    for target in fault.here():
+        assert callable(resolved(target))
+
+
+def test_names_are_unique():
+    assert len({f.name for f in FAULTS}) == len(FAULTS) == 31
+
+
+@pytest.mark.parametrize("scene", SCENES.values(), ids=lambda s: s.name)
+def test_a_scene_is_a_valid_scenario(scene):
+    assert scene.scenario().rollout.iterations in (1, 2)
+
+
+def test_a_fault_goes_in_and_out_again():
+    before = plan.sample_weights
+    with installed({"tasks.training.plan.sample_weights": "infra.drill.faults_data.token_mean"}):
+        assert plan.sample_weights is not before
+        weights, _ = plan.sample_weights("rollout", [1, 3], [0, 1], [0, 0])
+        assert weights.tolist() == [0.25, 0.25]
+    assert plan.sample_weights is before
+
+
+def test_a_fault_goes_out_when_the_run_fails():
+    before = plan.sample_weights
+    with (
+        pytest.raises(ZeroDivisionError),
+        installed({"tasks.training.plan.sample_weights": "infra.drill.faults_data.token_mean"}),
+    ):
+        raise ZeroDivisionError
+    assert plan.sample_weights is before
+
+
+@pytest.mark.parametrize("path", ["tasks.training.plan.no_such", "no_such.module.f", "tasks.no_such.f.g"])
+def test_a_path_that_leads_nowhere_is_refused_by_name(path: str):
+    with pytest.raises(ConfigurationError, match=f"There is no {path}"):
+        resolved(path)
+
+
+def test_a_fault_of_ones_own():
+    fault = fault_of("tests.infra.drill.own_faults:twice_the_loss", ("hooks", "tests"))
+    assert fault == vars(own.twice_the_loss)["__fanline_fault__"]
+    assert fault.what == "The loss is twice as large." and fault.scene == "base" and fault.must == ()
+    with installed(fault.here()):
+        assert plan.sample_weights("rollout", [1], [0], [0])[0].tolist() == [2.0]
+
+
+def test_a_fault_of_ones_own_lies_in_the_allowed_packages_and_says_what_it_replaces():
+    with pytest.raises(ConfigurationError, match="FANLINE_HOOK_PACKAGES=hooks,os"):
+        fault_of("os.path:join", ("hooks",))
+    with pytest.raises(ConfigurationError, match="does not say what it replaces"):
+        fault_of("tests.infra.drill.own_faults.not_marked", ("tests",))
+
+
+def test_what_is_chosen():
+    assert chosen([], [], ("hooks",), quick=False) == list(FAULTS)
+    assert {f.name for f in chosen([], [], ("hooks",), quick=True)} < {f.name for f in FAULTS}
+    assert [f.name for f in chosen(["token-mean"], [], ("hooks",), quick=True)] == ["token-mean"]
+    own_only = chosen([], ["tests.infra.drill.own_faults:twice_the_loss"], ("tests",), quick=False)
+    assert [f.name for f in own_only] == ["twice_the_loss"]
+    with pytest.raises(ConfigurationError, match="There is no fault token-maen"):
+        chosen(["token-maen"], [], ("hooks",), quick=False)
+
+
+def test_nothing_but_the_drill_imports_faults():
+    for path in [p for top in ("flows", "tasks", "hooks", "infra") for p in (ROOT / top).rglob("*.py")]:
+        where = path.relative_to(ROOT).as_posix()
+        if where.startswith(DRILL):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            imported = []
+            if isinstance(node, ast.Import):
+                imported = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                imported = [f"{node.module}.{alias.name}" for alias in node.names]
+            wrong = [i for i in imported if i.startswith(("infra.drill", "flows.drill"))]
+            assert not wrong or (where == "infra/cli.py" and wrong[0].startswith("infra.drill_command")), where
+
+
+def test_no_scenario_parameter_or_variable_turns_a_fault_on():
+    names = {fault.name for fault in FAULTS} | {"fault", "faults", "drill"}
+    assert not names & set(Settings.model_fields)
+    assert set(fanout_regression.parameters.properties) == {"scenario", "store", "resume"}
+    for fault in FAULTS:
+        for by in fault.replaces.values():
+            with pytest.raises(ConfigurationError, match="outside the packages"):
+                _load_as_hook(by)
+    with pytest.raises(ConfigurationError, match="no such field"):
+        load("tiny", ["faults=[token-mean]"])
+
+
+def _load_as_hook(path: str) -> None:
+    from infra.hook_loading import load_hook
+
+    load_hook(path, "generate")
+
+
+def test_marking_is_all_that_replaces_does():
+    def fault(original):
+        """Nothing."""
+        return original
+
+    assert replaces("tasks.training.plan.sample_weights", must=("steps",))(fault) is fault
+    assert vars(fault)["__fanline_fault__"].must == ("steps",)
