@@ -35,6 +35,7 @@ def check(evidence: Evidence) -> CheckResult:
     _flow("generated", generated, "stored", stored, excused, found)
     to_train = {s.key for it in evidence.iterations for s in trainable(it.rollouts)} & stored
     _same_tokens(evidence, events, found)
+    _same_status(evidence, events, found)
     _flow("stored", to_train, "graded", {k for k in graded if k in to_train}, excused, found)
     for key in sorted(k for k in graded if k not in generated):
         found.add(f"sample {_name(key)} was graded and never generated", key)
@@ -117,6 +118,15 @@ def _same_tokens(evidence: Evidence, events: list[Event], found: Findings) -> No
         for s in (*it.rollouts, *it.normalised):
             if digests.get(s.key) not in (None, sha256(canonical_json(s.tokens))):
                 found.add(f"sample {_name(s.key)} is stored with other tokens than were generated", s.key)
+
+
+def _same_status(evidence: Evidence, events: list[Event], found: Findings) -> None:
+    """A sample is stored in the state in which its generation ended: an aborted one never becomes a good one."""
+    states = {(e["rollout_id"], e["sibling"]): e.get("status") for e in events if e["event"] == "generated"}
+    for it in evidence.iterations:
+        for s in it.rollouts:
+            if states.get(s.key) not in (None, s.status):
+                found.add(f"sample {_name(s.key)} was generated as {states[s.key]} and stored as {s.status}", s.key)
 
 
 def _compare_normalised(evidence: Evidence, to_train: set[int], found: Findings) -> None:
