@@ -17,6 +17,14 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.trainer
+def test_an_aborted_rollout_that_is_kept_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("FANLINE_HOME", str(tmp_path))
+    matrix = drill([fault for fault in FAULTS if fault.name == "aborted-kept"])
+    assert matrix.ok and matrix.rows[1].red == ["ledger"]
+    assert "was generated as aborted and stored as completed" in matrix.rows[1].reasons["ledger"]
+
+
+@pytest.mark.trainer
 def test_faults_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("FANLINE_HOME", str(tmp_path))
     names = ("twice_the_loss", "blamed_on_the_wrong_check", "nothing_wrong")
