@@ -99,10 +99,11 @@ def transformer_config(shape: ModelShape, layout: Layout, device: Device) -> Tra
         ("attention heads", shape.heads, layout.tensor),
         ("key-value heads", shape.groups, layout.tensor),
         ("MLP size", shape.mlp_hidden, layout.tensor),
-        ("layers", shape.layers, layout.pipeline),
+        ("layers", shape.layers, layout.pipeline * layout.virtual),
     ):
         if value % parts:
-            raise ConfigurationError(f"{value} {name} do not divide by {parts} ranks.")
+            over = "ranks" if name != "layers" or layout.virtual == 1 else "parts of a virtual pipeline"
+            raise ConfigurationError(f"{value} {name} do not divide by {parts} {over}.")
     return TransformerConfig(
         num_layers=shape.layers,
         hidden_size=shape.hidden,
@@ -128,10 +129,13 @@ def transformer_config(shape: ModelShape, layout: Layout, device: Device) -> Tra
         pipeline_dtype=device.dtype,
         tensor_model_parallel_size=layout.tensor,
         pipeline_model_parallel_size=layout.pipeline,
+        virtual_pipeline_model_parallel_size=layout.virtual if layout.virtual > 1 else None,
+        microbatch_group_size_per_vp_stage=layout.microbatch_multiple if layout.virtual > 1 else None,
         context_parallel_size=layout.context,
         sequence_parallel=layout.sequence_parallel,
-        # Micro-batches of a pipeline differ in their number of packed tokens.
-        variable_seq_lengths=layout.pipeline > 1,
+        # Micro-batches of a pipeline differ in their number of packed tokens; those of a virtual one must not: with two
+        # stages Megatron-core 0.16.1 mixes up the shapes that go both ways, and waits forever where all are in warm-up.
+        variable_seq_lengths=layout.pipeline > 1 and layout.virtual == 1,
         moe_token_dispatcher_type="alltoall",  # of no use here, but checked beside variable_seq_lengths
         batch_p2p_comm=False,
         deallocate_pipeline_outputs=True,

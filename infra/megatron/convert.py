@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Mapping
 
 import torch
 import torch.distributed as dist
-from megatron.core.models.gpt import GPTModel
 from torch import Tensor
 
 from infra.errors import ConfigurationError
 from infra.megatron.config import ModelShape
 from infra.megatron.groups import tensor_group
+from infra.megatron.model import ModelParts
 
 EMBEDDING = "embedding.word_embeddings.weight"
 HEAD = "output_layer.weight"
@@ -71,7 +71,7 @@ class FromHuggingFace:
 
 
 @torch.no_grad()
-def load_huggingface(model: GPTModel, full: Mapping[str, Tensor], shape: ModelShape) -> None:
+def load_huggingface(model: ModelParts, full: Mapping[str, Tensor], shape: ModelShape) -> None:
     """Set every parameter of this rank's model.
 
     Raises:
@@ -81,7 +81,7 @@ def load_huggingface(model: GPTModel, full: Mapping[str, Tensor], shape: ModelSh
     source = FromHuggingFace(full, shape, group.rank(), group.size())
     for name, parameter in model.named_parameters():
         try:
-            part = source.part(name, layer_of(model, name))
+            part = source.part(model.part_of(name)[1], layer_of(model, name))
         except KeyError as missing:
             raise ConfigurationError(f"The model's weights have no tensor {missing}.", ids=[str(missing)]) from None
         if part.shape != parameter.shape:
@@ -91,14 +91,15 @@ def load_huggingface(model: GPTModel, full: Mapping[str, Tensor], shape: ModelSh
         parameter.copy_(part)
 
 
-def layer_of(model: GPTModel, name: str) -> int | None:
-    """The whole model's layer number, from 0, of a parameter of this rank's part."""
-    if not name.startswith("decoder.layers."):
+def layer_of(model: ModelParts, name: str) -> int | None:
+    """The whole model's layer number, from 0, of a parameter of this rank."""
+    part, local = model.part_of(name)
+    if not local.startswith("decoder.layers."):
         return None
-    return model.decoder.layers[int(name.split(".")[2])].layer_number - 1  # type: ignore[operator, union-attr]
+    return part.decoder.layers[int(local.split(".")[2])].layer_number - 1  # type: ignore[operator, union-attr]
 
 
-def to_huggingface(model: GPTModel, named: Mapping[str, Tensor], shape: ModelShape) -> Iterator[tuple[str, Tensor]]:
+def to_huggingface(model: ModelParts, named: Mapping[str, Tensor], shape: ModelShape) -> Iterator[tuple[str, Tensor]]:
     """Full tensors under Hugging Face names, one at a time, of this pipeline stage.
 
     A collective over the tensor ranks. The tied output layer of a last stage is left out: it is the embedding.
@@ -106,8 +107,8 @@ def to_huggingface(model: GPTModel, named: Mapping[str, Tensor], shape: ModelSha
     Args:
         named: this rank's parameters, or anything else of their shapes (gradients), by Megatron's names.
     """
-    for name, part in named.items():
-        layer = layer_of(model, name)
+    for full_name, part in named.items():
+        layer, name = layer_of(model, full_name), model.part_of(full_name)[1]
         if layer is not None:
             yield from _layer_to_huggingface(name.split(".", 3)[3], f"model.layers.{layer}.", part, shape)
         elif name == FINAL_NORM:

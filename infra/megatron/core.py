@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import torch
 from megatron.core import parallel_state, tensor_parallel
 from megatron.core.distributed import DistributedDataParallel
-from megatron.core.models.gpt import GPTModel
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -19,7 +18,7 @@ from infra.megatron.config import ModelShape, transformer_config
 from infra.megatron.convert import load_huggingface
 from infra.megatron.device import Device
 from infra.megatron.layout import Layout, Place
-from infra.megatron.model import build_model, data_parallel
+from infra.megatron.model import ModelParts, build_model, data_parallel
 from infra.megatron.optimizer import Optimizer
 from infra.megatron.weights import digest, gather, parameters_of
 
@@ -41,8 +40,8 @@ class TrainerCore:
     place: Place
     device: Device
     shape: ModelShape
-    model: GPTModel
-    wrapped: DistributedDataParallel
+    model: ModelParts
+    wrapped: list[DistributedDataParallel]
     optimizer: Optimizer
     reference: dict[str, Tensor]
 
@@ -52,6 +51,7 @@ class TrainerCore:
         parallel_state.initialize_model_parallel(
             tensor_model_parallel_size=layout.tensor,
             pipeline_model_parallel_size=layout.pipeline,
+            virtual_pipeline_model_parallel_size=layout.virtual if layout.virtual > 1 else None,
             context_parallel_size=layout.context,
         )
         tensor_parallel.model_parallel_cuda_manual_seed(SEED)

@@ -125,27 +125,36 @@ def run_model(model: torch.nn.Module, batch: PackedBatch) -> Tensor:
     return model(batch.input_ids, batch.position_ids, None, packed_seq_params=batch.sequences)
 
 
-def forward_backward(wrapped: DistributedDataParallel, step: Callable, batches: Sequence[TrainingBatch]) -> list[Any]:
+def forward_backward(
+    wrapped: list[DistributedDataParallel], step: Callable, batches: Sequence[TrainingBatch]
+) -> list[Any]:
     """Megatron's schedule over a step's micro-batches; gradients end reduced and divided. Last stage: their figures."""
     return _schedule(wrapped, step, batches, longest(b.batch for b in batches), forward_only=False)
 
 
 @torch.no_grad()
-def forward_only(wrapped: DistributedDataParallel, step: Callable, batches: Sequence[PackedBatch]) -> list[Any]:
+def forward_only(wrapped: list[DistributedDataParallel], step: Callable, batches: Sequence[PackedBatch]) -> list[Any]:
     """Megatron's schedule without backward. On the last stage what `step` collects, one entry a micro-batch."""
-    return _schedule(wrapped, step, batches, longest(batches), forward_only=True, collect_non_loss_data=True)
+    # A virtual pipeline takes whole groups of micro-batches: the last one is repeated, what comes of that is left out.
+    group = wrapped[0].config.microbatch_group_size_per_vp_stage if len(wrapped) > 1 else 1
+    filled = [*batches, *[batches[-1]] * (-len(batches) % group)]
+    found = _schedule(wrapped, step, filled, longest(batches), forward_only=True, collect_non_loss_data=True)
+    return found[: len(batches)]
 
 
 def longest(batches: Any) -> int:
     return max(len(b.labels) for b in batches)
 
 
-def _schedule(wrapped: DistributedDataParallel, step: Callable, batches: Sequence[Any], tokens: int, **how: Any) -> Any:
+def _schedule(
+    wrapped: list[DistributedDataParallel], step: Callable, batches: Sequence[Any], tokens: int, **how: Any
+) -> Any:
     run = schedules.get_forward_backward_func()
     return run(
         forward_step_func=step,
-        data_iterator=iter(batches),
-        model=[wrapped],
+        # Every part of a virtual pipeline runs every micro-batch.
+        data_iterator=iter(batches) if len(wrapped) == 1 else [iter(batches) for _ in wrapped],
+        model=wrapped,
         num_microbatches=len(batches),
         seq_length=tokens,
         micro_batch_size=1,

@@ -10,12 +10,19 @@ from infra.scenario.model import Training
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Parallel sizes. A rank's coordinates follow Megatron's order: tensor fastest, then context, data, pipeline."""
+    """Parallel sizes. A rank's coordinates follow Megatron's order: tensor fastest, then context, data, pipeline.
+
+    Args:
+        virtual: parts of the model that a pipeline rank holds.
+        microbatch_multiple: what the number of a rank's micro-batches is a multiple of.
+    """
 
     data: int
     tensor: int = 1
     pipeline: int = 1
     context: int = 1
+    virtual: int = 1
+    microbatch_multiple: int = 1
     sequence_parallel: bool = False
 
     @classmethod
@@ -32,6 +39,8 @@ class Layout:
             tensor=training.tensor_parallel,
             pipeline=training.pipeline_parallel,
             context=training.context_parallel,
+            virtual=training.virtual_pipeline,
+            microbatch_multiple=training.microbatch_multiple,
             sequence_parallel=training.sequence_parallel,
         )
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from megatron.core.distributed import DistributedDataParallel
-from megatron.core.models.gpt import GPTModel
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from infra.megatron.cpu import cuda_type_names
 from infra.megatron.device import Device
+from infra.megatron.model import ModelParts
 from infra.scenario.model import Training
 
 FOREVER = 2**62  # rollouts over which the schedule is defined; the rate is constant
@@ -38,7 +38,7 @@ class OwnedShard:
 class Optimizer:
     """The optimizer of this rank. `rollouts` counts what the schedule has advanced by."""
 
-    def __init__(self, wrapped: DistributedDataParallel, training: Training, device: Device):
+    def __init__(self, wrapped: list[DistributedDataParallel], training: Training, device: Device):
         config = OptimizerConfig(
             optimizer="adam",
             lr=training.learning_rate,
@@ -54,7 +54,7 @@ class Optimizer:
         )
         self.wrapped = wrapped
         with cuda_type_names():
-            chained: Any = get_megatron_optimizer(config, [wrapped])
+            chained: Any = get_megatron_optimizer(config, wrapped)
         (self.distributed,) = chained.chained_optimizers
         assert isinstance(self.distributed, DistributedOptimizer)
         self.megatron = chained
@@ -82,7 +82,8 @@ class Optimizer:
 
     def zero_gradients(self) -> None:
         """Both the buffers that gradients are reduced in and the optimizer's own references to them."""
-        self.wrapped.zero_grad_buffer()
+        for part in self.wrapped:
+            part.zero_grad_buffer()
         self.megatron.zero_grad()
 
     def step(self, rollouts: int) -> None:
@@ -92,7 +93,7 @@ class Optimizer:
         assert taken, "Megatron skipped a step whose gradient is finite"
         self.schedule.step(increment=rollouts)
 
-    def owned(self, model: GPTModel) -> Iterator[OwnedShard]:
+    def owned(self, model: ModelParts) -> Iterator[OwnedShard]:
         """What this rank owns, in the order of the model's parameters."""
         for name, parameter in model.named_parameters():
             if parameter not in self.distributed.model_param_group_index_map:
@@ -113,4 +114,5 @@ class Optimizer:
     def publish_parameters(self) -> None:
         """Carry the master parts into the model's parameters, on all data-parallel ranks."""
         self.distributed._copy_main_params_to_model_params()
-        self.wrapped.start_param_sync(force_sync=True)
+        for part in self.wrapped:
+            part.start_param_sync(force_sync=True)

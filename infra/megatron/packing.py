@@ -67,13 +67,25 @@ class Packer:
     place: Place
     device: torch.device
 
-    def pack(self, samples: Sequence[PlannedSample]) -> PackedBatch:
-        """The micro-batch of some samples, which name their rows of the table."""
+    def pack_all(self, batches: Sequence[Sequence[PlannedSample]]) -> list[PackedBatch]:
+        """The micro-batches that one call of the schedule runs; for a virtual pipeline all as long as the longest."""
+        if self.layout.virtual == 1:
+            return [self.pack(samples) for samples in batches]
+        tokens = self.table["tokens"]
+        longest = max(sum(self._padded([len(tokens[s.row]) - 1 for s in samples])) for samples in batches)
+        return [self.pack(samples, longest) for samples in batches]
+
+    def pack(self, samples: Sequence[PlannedSample], at_least: int = 0) -> PackedBatch:
+        """The micro-batch of some samples, which name their rows of the table.
+
+        Args:
+            at_least: tokens that it is filled up to.
+        """
         rows = self.table.take([s.row for s in samples])
         tokens = rows["tokens"].to_pylist()
         responses = rows["response_length"].to_pylist()
         # A sequence's last token predicts nothing, so it is no input.
-        lengths = self._padded([len(t) - 1 for t in tokens])
+        lengths = self._padded([len(t) - 1 for t in tokens], at_least)
         starts = [sum(lengths[:k]) for k in range(len(lengths) + 1)]
         ids, labels = torch.zeros(starts[-1], dtype=torch.long), torch.zeros(starts[-1], dtype=torch.long)
         at: list[int] = []
@@ -103,13 +115,14 @@ class Packer:
             sequences=self._sequence_bounds(starts, max(lengths)),
         )
 
-    def _padded(self, lengths: list[int]) -> list[int]:
+    def _padded(self, lengths: list[int], at_least: int = 0) -> list[int]:
         """Context parallelism cuts each sequence in 2 cp chunks; sequence parallelism cuts the packed tokens in tp."""
         layout = self.layout
         unit = 2 * layout.context if layout.context > 1 else 1
         padded = [-(-n // unit) * unit for n in lengths]
         whole = unit * (layout.tensor if layout.sequence_parallel else 1)
         padded[-1] += -sum(padded) % whole
+        padded[-1] += max(0, at_least - sum(padded))
         return padded
 
     def _sequence_bounds(self, starts: list[int], longest: int) -> PackedSeqParams:

@@ -107,7 +107,7 @@ class TrainerRank:
         plan_record = TrainingPlan.from_dict(self.run.store.read_json(plan))
         packer = self._packer(rollouts.table)
         place = self.core.place
-        packed = [[packer.pack(b.samples) for b in step.ranks[place.data]] for step in plan_record.steps]
+        packed = [packer.pack_all([b.samples for b in step.ranks[place.data]]) for step in plan_record.steps]
         # The same packing as in training: on the first step the ratio is 1 to the bit.
         temperature = self.run.scenario.rollout.temperature
         old = [self._log_probs(batches, temperature) for batches in packed]
@@ -134,7 +134,7 @@ class TrainerRank:
         """[response_length] each, of this data-parallel share's rows; empty on ranks that do not lead their share."""
         packer = self._packer(table)
         samples = [PlannedSample(row=r, rollout_id=0, sibling=0, weight=0.0) for r in rows]
-        batches = [packer.pack([s]) for s in samples]
+        batches = packer.pack_all([[s] for s in samples]) if samples else []
         found = self._log_probs(batches, temperature) if batches else []
         return [x.tolist() for x in found] if self.core.place.leader else []
 

@@ -14,19 +14,19 @@ from multiprocessing.reduction import ForkingPickler
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
-from megatron.core.models.gpt import GPTModel
 from torch import Tensor
 
 from infra.errors import EngineUnavailable
 from infra.megatron.config import ModelShape
 from infra.megatron.convert import to_huggingface
 from infra.megatron.groups import pipeline_group
+from infra.megatron.model import ModelParts
 from infra.megatron.reports import PushResult
 
 PUSH_SECONDS = 120.0
 
 
-def gather(model: GPTModel, named: Mapping[str, Tensor], shape: ModelShape) -> dict[str, Tensor]:
+def gather(model: ModelParts, named: Mapping[str, Tensor], shape: ModelShape) -> dict[str, Tensor]:
     """The whole model's tensors under Hugging Face names, sorted; a collective over the model-parallel ranks.
 
     Args:
@@ -102,5 +102,5 @@ def _refused(url: str, answer: str) -> EngineUnavailable:
     )
 
 
-def parameters_of(model: GPTModel) -> dict[str, Tensor]:
+def parameters_of(model: ModelParts) -> dict[str, Tensor]:
     return {name: p.detach() for name, p in model.named_parameters()}

@@ -186,6 +186,17 @@ class Training(Section):
     data_parallel: int = Field(1, ge=1, le=512)
     tensor_parallel: int = Field(1, ge=1, le=64)
     pipeline_parallel: int = Field(1, ge=1, le=64)
+    virtual_pipeline: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="parts of the model that each pipeline rank holds, for Megatron's interleaved schedule",
+    )
+    microbatch_group_size: int | None = Field(
+        None,
+        ge=1,
+        description="micro-batches that run one after the other through a part of a virtual pipeline; null is one for each pipeline rank. A rank's micro-batches come in multiples of it",
+    )
     context_parallel: int = Field(1, ge=1, le=64)
     sequence_parallel: bool = False
     publish_gradients: Literal["none", "first", "all"] = Field(
@@ -201,6 +212,13 @@ class Training(Section):
         if (self.max_tokens_per_gpu is None) == (self.micro_batch_size is None):
             raise ValueError("give exactly one of max_tokens_per_gpu and micro_batch_size")
         return self
+
+    @property
+    def microbatch_multiple(self) -> int:
+        """What the number of a rank's micro-batches is a multiple of."""
+        if self.virtual_pipeline == 1:
+            return 1
+        return self.microbatch_group_size or self.pipeline_parallel
 
     @property
     def whitens(self) -> bool:

@@ -48,7 +48,23 @@ def _unsupported(scenario: Scenario) -> list[str]:
         )
     if training.sequence_parallel and training.tensor_parallel == 1:
         lines.append("training.sequence_parallel needs training.tensor_parallel of at least 2.")
-    return lines
+    return [*lines, *_virtual_pipeline(scenario)]
+
+
+def _virtual_pipeline(scenario: Scenario) -> list[str]:
+    training = scenario.training
+    group, stages = training.microbatch_group_size, training.pipeline_parallel
+    if training.virtual_pipeline == 1:
+        alone = "training.microbatch_group_size does nothing without training.virtual_pipeline of at least 2."
+        return [alone] if group is not None else []
+    if stages == 1:
+        return ["training.virtual_pipeline needs training.pipeline_parallel of at least 2."]
+    if group is not None and group < stages:
+        return [
+            f"training.microbatch_group_size {group}: Megatron's interleaved schedule takes groups of at least "
+            f"training.pipeline_parallel, which is {stages}."
+        ]
+    return []
 
 
 def _estimator(scenario: Scenario) -> str | None:

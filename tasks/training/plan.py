@@ -133,6 +133,7 @@ def _plan_step(
         ranks=training.data_parallel,
         token_cap=_token_cap(training),
         micro_batch_size=training.micro_batch_size,
+        group=training.microbatch_multiple,
     )
     samples = _planned(columns, rows, weights, dummies_only=not run.any())
     return Step(

@@ -132,3 +132,11 @@ def test_the_loss_is_the_same_under_any_order_and_split(lengths, ranks, rule, rn
         total = sum(s.weight * losses[s.rollout_id, s.sibling] for s in step.samples())
         assert total == pytest.approx(value, abs=1e-12)
         assert len({len(rank) for rank in step.ranks}) == 1
+
+
+@pytest.mark.parametrize(("group", "multiple"), [("null", 2), ("3", 3)])
+def test_micro_batches_come_in_groups_of_a_virtual_pipeline(group: str, multiple: int):
+    virtual = ["training.pipeline_parallel=2", "training.virtual_pipeline=2", f"training.microbatch_group_size={group}"]
+    for step in plan_of(fanned(), *virtual).steps:
+        assert {len(rank) % multiple for rank in step.ranks} == {0}
+        assert len({len(rank) for rank in step.ranks}) == 1

@@ -131,7 +131,8 @@ def write_plan(run: Run, rows: list[dict], iteration: int = 0) -> ObjectRef:
             if row["rollout_id"] in ids
         ]
         shares = [[planned[r::ranks][k : k + 2] for k in range(0, len(planned[r::ranks]), 2)] for r in range(ranks)]
-        most = max(map(len, shares)) + 1
+        multiple = run.scenario.training.microbatch_multiple
+        most = -(-(max(map(len, shares)) + 1) // multiple) * multiple
         batches = [[*share, *[[_dummy(planned[0])]] * (most - len(share))] for share in shares]
         made = tuple(tuple(MicroBatch(samples=tuple(b), tokens=0, cost=0.0) for b in share) for share in batches)
         steps.append(Step(index=index, rollout_ids=ids, rollouts_in_mean=len(ids), ranks=made))

@@ -36,17 +36,27 @@ LAYOUTS: dict[str, tuple[str, bool, dict[str, Any]]] = {
     "data": ("qwen2", True, {"data_parallel": 2}),
     "tensor and sequence": ("llama", False, {"data_parallel": 1, "tensor_parallel": 2, "sequence_parallel": True}),
     "pipeline": ("qwen2", True, {"data_parallel": 1, "pipeline_parallel": 2}),
+    "virtual pipeline": ("llama", True, {"data_parallel": 1, "pipeline_parallel": 2, "virtual_pipeline": 2}),
     "context": ("qwen2", False, {"data_parallel": 1, "context_parallel": 2}),
 }
-PLUS_PLUS: dict[str, Any] = {"estimator": "reinforce++", "gamma": 0.9, "kl_reward_coefficient": 0.1}
 VARIANTS: dict[str, dict[str, Any]] = {
-    "token mean": {"loss_mean": "token"},
-    "sample mean, gspo": {"loss_mean": "sample", "estimator": "gspo"},
-    "prompt mean, cispo": {"loss_mean": "prompt", "estimator": "cispo"},
-    "constant, entropy": {"loss_mean": "constant", "constant_denominator": 9, "entropy_coefficient": 0.05},
-    "reinforce++": PLUS_PLUS,
-    "baseline form, truncated": {"estimator": "reinforce++-baseline", "importance_correction": "truncate"},
-    "k1, masked": {"kl_coefficient": 0.2, "kl_estimator": "k1", "importance_correction": "mask"},
+    "sample mean, gspo, whitened": {"loss_mean": "sample", "estimator": "gspo", "whiten_advantages": True},
+    "prompt mean, cispo, entropy": {"loss_mean": "prompt", "estimator": "cispo", "entropy_coefficient": 0.05},
+    "token mean, reinforce++, KL in the reward, truncated": {
+        "loss_mean": "token",
+        "estimator": "reinforce++",
+        "gamma": 0.9,
+        "kl_reward_coefficient": 0.1,
+        "importance_correction": "truncate",
+    },
+    "constant, baseline form, k1, masked": {
+        "loss_mean": "constant",
+        "constant_denominator": 9,
+        "estimator": "reinforce++-baseline",
+        "kl_coefficient": 0.2,
+        "kl_estimator": "k1",
+        "importance_correction": "mask",
+    },
 }
 HOOKS: dict[str, dict[str, Any]] = {
     "reinforce++": {"reward_post_process": "hooks.normalize.identity"},

@@ -53,6 +53,17 @@ def test_context_ranks_hold_every_token_once(tmp_path: Path) -> None:
     assert parts[0].targets.tolist() == parts[1].targets.tolist() == whole.targets.tolist()
 
 
+def test_micro_batches_of_a_virtual_pipeline_are_equally_long(tmp_path: Path) -> None:
+    batches = [[sample(4), sample(1)], [sample(9)], [sample(0), sample(2), sample(3)]]
+    plain, filled = (packer(tmp_path, Layout(data=1, virtual=n)).pack_all(batches) for n in (1, 2))
+    lengths = [len(b.labels) for b in plain]
+    assert len(set(lengths)) > 1 and [len(b.labels) for b in filled] == [max(lengths)] * 3
+    assert [b.targets.tolist() for b in filled] == [b.targets.tolist() for b in plain]
+    assert [b.input_ids[0][b.response_at].tolist() for b in filled] == [
+        b.input_ids[0][b.response_at].tolist() for b in plain
+    ]
+
+
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.integers(1, 4))
 def test_zigzag_is_a_permutation_in_equal_shares(chunks: list[int], size: int) -> None:

@@ -36,6 +36,12 @@ def test_the_catalog_is_supported_and_says_nothing(name: str):
         (["training.gamma=0.9"], "training.gamma 0.9: grpo discounts nothing"),
         (["training.estimator=rloo"], "give hooks.normalize.rloo"),
         (["training.sequence_parallel=true"], "needs training.tensor_parallel of at least 2"),
+        (["training.virtual_pipeline=2"], "needs training.pipeline_parallel of at least 2"),
+        (["training.microbatch_group_size=2"], "does nothing without training.virtual_pipeline"),
+        (
+            ["training.virtual_pipeline=2", "training.pipeline_parallel=4", "training.microbatch_group_size=3"],
+            "groups of at least training.pipeline_parallel, which is 4",
+        ),
     ],
 )
 def test_what_would_do_nothing_or_fail_later_is_refused(overrides: list[str], words: str):
