@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from infra.errors import FanlineError, InfraFault
+from infra.errors import ConfigurationError, FanlineError, InfraFault
 from infra.scenario.load import load, names
 from infra.settings import settings
 
@@ -90,6 +90,41 @@ def show(run_id: Annotated[str, typer.Argument(metavar="RUN")], store: Store = N
     show_run(store or settings().store_uri, run_id, as_json=as_json)
 
 
+@app.command("check")
+def check_stored(
+    run_id: Annotated[str | None, typer.Argument(metavar="[RUN]", help="A stored run; see `fanline show`.")] = None,
+    only: Annotated[list[str] | None, typer.Option(metavar="CHECK", help="This check; may be given again.")] = None,
+    records: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Records of another stack: a folder or s3://bucket/prefix.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Where the run's first weights are, instead of the scenario's source.")
+    ] = None,
+    store: Store = None,
+    as_json: Json = False,
+) -> None:
+    """Run the checks again on a stored run, or on records that another stack wrote; exits with their verdict."""
+    from infra.check_command import check_run
+
+    if not run_id and not records:
+        raise ConfigurationError("Name a run, or give --records DIR.")
+    where = records or store or settings().store_uri
+    raise typer.Exit(check_run(where, run_id, only or [], model=model, as_json=as_json, foreign=records is not None))
+
+
+@app.command()
+def replay(
+    run_id: Annotated[str, typer.Argument(metavar="RUN", help="A stored run; see `fanline show`.")],
+    iteration: Annotated[int, typer.Option(min=0, help="The iteration to train again.")] = 0,
+    store: Store = None,
+    as_json: Json = False,
+) -> None:
+    """Train a stored iteration again, by processes of its own: 0 where the weights are equal to the bit, else 1."""
+    from infra.replay_command import replay_stored
+
+    raise typer.Exit(replay_stored(store or settings().store_uri, run_id, iteration, as_json=as_json))
+
+
 @app.command()
 def doctor(as_json: Json = False) -> None:
     """Say what is installed, which devices and services are there, what is missing and how to mend it."""
@@ -105,11 +140,11 @@ def doctor(as_json: Json = False) -> None:
 
 @app.command()
 def bench(
-    what: Annotated[str, typer.Argument(help="schedule, normalise, grade or loss.")],
+    what: Annotated[str, typer.Argument(help="schedule, normalise, grade, loss or clean.")],
     sizes: Annotated[
         str | None,
         typer.Option(
-            help="Samples (schedule, normalise), tokens (loss), or integer,symbolic answers (grade): 1000,10000."
+            help="Samples (schedule, normalise), tokens (loss), seeds (clean), or integer,symbolic answers (grade)."
         ),
     ] = None,
     as_json: Json = False,
@@ -122,6 +157,30 @@ def bench(
         print(json.dumps(figures))
     else:
         Console().print(rendered(what, figures))
+
+
+@app.command()
+def drill(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[FAULT]...", help="Faults by name; default all.")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Only the faults that are short enough for every change.")
+    ] = False,
+    hook: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MY.MODULE:FN", help="A fault of your own, marked with infra.drill.fault.replaces."),
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List the faults and scenes and run nothing.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Put known faults into the pipeline, one at a time: does the right check turn red? Exit codes 0, 1, 2, 3."""
+    from infra.drill_command import list_faults, run_faults
+
+    if list_:
+        list_faults(as_json=as_json)
+        return
+    raise typer.Exit(run_faults(names or [], hook or [], quick=quick, as_json=as_json))
 
 
 @hook_app.command()

@@ -8,6 +8,7 @@ from prefect.runtime import flow_run
 
 from infra.errors import ConfigurationError
 from infra.hook_loading import load_scenario_hooks, source_files
+from infra.records.format import RECORDS_VERSION
 from infra.run import Run
 from infra.scenario.model import Scenario
 from infra.scenario.review import refuse_unsupported
@@ -48,6 +49,7 @@ def open_run(scenario: Scenario, store: str | None, resume: str | None) -> Run:
     print(f"fanline: run {run_id} in {run.store_uri}", file=sys.stderr, flush=True)
     document = scenario.model_dump(mode="json")
     opened = {"run": run_id, "scenario": document, "scenario_digest": sha256(canonical_json(document))}
+    opened["records_version"] = RECORDS_VERSION
     opened["code_digest"] = code_digest()
     opened["hooks_digest"] = sha256(b"\0".join(path.read_bytes() for path in source_files(hooks)))
     key = run.key("run.json")

@@ -11,7 +11,8 @@ class StepResult:
     """One optimizer step as the trainer saw it.
 
     `rollout_terms` are the per-rollout loss terms (before the mean over rollouts), by rollout id. `gradient_norm` is of
-    the UNCLIPPED gradient; `gradient`, where asked for, its float32 tensors under Hugging Face names.
+    the UNCLIPPED gradient; `gradient`, where asked for, its float32 tensors under Hugging Face names, and then
+    `weights_before` the weights that the step started from; None where these are the model's own: in the first step.
     """
 
     iteration: int

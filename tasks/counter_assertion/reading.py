@@ -5,13 +5,13 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from infra.errors import ContractViolation, FanlineError, StoreUnavailable
-from infra.records.plan import TrainingPlan
-from infra.records.replay import Invariance, Replay
+from infra.records.format import NotOfTheFormat, lines, record, table
 from infra.records.rollouts import RolloutsRef, read_table
 from infra.records.sources import ModelRef, PromptsRef
-from infra.records.training import SyncResult, TrainedIteration
+from infra.records.training import TrainedIteration
 from infra.run import Run
 from infra.store import ArtifactStore, ObjectRef
 from tasks.counter_assertion.evidence import (
@@ -36,7 +36,7 @@ def read_evidence(run: Run, model: ModelRef | None, prompts: PromptsRef | None, 
     """
     reader = _Reader(run.store)
     iterations = tuple(reader.iteration(run, i) for i in range(run.scenario.rollout.iterations))
-    source = reader.read("prompts", None, lambda: read_table(run.store, prompts.table).to_pylist()) if prompts else None
+    source = reader.read("prompts", None, lambda: _prompts(run.store, prompts.table)) if prompts else None
     if prompts is None:
         reader.absent.append(Absent(part="prompts", iteration=None, reason="the prompts were not downloaded"))
     if model is None:
@@ -74,14 +74,15 @@ class _Reader:
 
     def iteration(self, run: Run, i: int) -> IterationEvidence:
         parts: dict[str, Any] = {}
-        generated = self._record(run, i, "rollout", RolloutsRef.from_dict, ("rollouts", "engine_log_probs", "ledger"))
-        normalised = self._record(run, i, "reward_normalization", RolloutsRef.from_dict, ("normalised",))
-        trained = self._record(run, i, "training", TrainedIteration.from_dict, ("trained", "plan", "trainer_log_probs"))
-        sync = self._record(run, i, "sync", lambda d: SyncResult(**d), ("sync",))
+        generated: RolloutsRef | None = self._record(run, i, "rollout", ("rollouts", "engine_log_probs", "ledger"))
+        normalised: RolloutsRef | None = self._record(run, i, "reward_normalization", ("normalised",))
+        trained: TrainedIteration | None = self._record(run, i, "training", ("trained", "plan", "trainer_log_probs"))
+        sync = self._record(run, i, "sync", ("sync",))
         if generated:
             parts["rollouts_ref"] = generated
             parts["rollouts"] = self.read("rollouts", i, lambda: _samples(self.store, generated.table))
-            parts["engine_log_probs"] = self.read("engine_log_probs", i, lambda: _log_probs(self.store, generated))
+            engine = generated.log_probs
+            parts["engine_log_probs"] = self.read("engine_log_probs", i, lambda: _log_probs(self.store, engine))
             segments = {r.key: r for ref in (generated, normalised, trained) if ref for r in ref.ledger}
             parts["ledger"] = self._ledger(run.run_id, i, list(segments.values()))
         if normalised:
@@ -89,62 +90,74 @@ class _Reader:
             parts["normalised"] = self.read("normalised", i, lambda: _samples(self.store, normalised.table))
         if trained:
             parts["trained"] = trained
-            parts["plan"] = self.read("plan", i, lambda: TrainingPlan.from_dict(self.store.read_json(trained.plan)))
-            parts["trainer_log_probs"] = self.read("trainer_log_probs", i, lambda: _log_probs(self.store, trained))
+            plan, trainer = trained.plan, trained.log_probs
+            parts["plan"] = self.read("plan", i, lambda: record("plan", self.store.read_json(plan), plan.key))
+            parts["trainer_log_probs"] = self.read("trainer_log_probs", i, lambda: _log_probs(self.store, trainer))
         if sync:
             parts["sync"] = sync
         # Of one iteration only, where the scenario asks for them: their checks say why there is none.
-        parts["replay"] = self._optional(run, i, "replay", Replay.from_dict)
-        parts["invariance"] = self._optional(run, i, "invariance", Invariance.from_dict)
+        parts |= {stage: self._published(run, i, stage, stage) for stage in ("replay", "invariance")}
         parts |= self._evaluation(run, i)
         return IterationEvidence(iteration=i, parts={k: v for k, v in parts.items() if v is not None})
 
     def _evaluation(self, run: Run, i: int) -> dict[str, Any]:
         """What an evaluation left, apart from what is trained; what is damaged counts as damaged rollouts."""
-        record = self.read("rollouts", i, lambda: run.finished("evaluation", i))
-        if record is None:
+        document = self.read("rollouts", i, lambda: run.finished("evaluation", i))
+        if document is None:
             return {}
-        ref = RolloutsRef.from_dict(record)
+        ref = RolloutsRef.from_dict(document)
         return {
             "evaluation_ref": ref,
             "evaluation": self.read("rollouts", i, lambda: _samples(self.store, ref.table)),
             "evaluation_ledger": self._ledger(run.run_id, i, list(ref.ledger)),
         }
 
-    def _record(self, run: Run, i: int, stage: str, build: Callable[[Any], Any], gives: tuple[str, ...]) -> Any:
-        record = self.read(gives[0], i, lambda: run.finished(stage, i))
-        if record is None:
-            reason = f"stage {stage} of iteration {i} left no record"
+    def _record(self, run: Run, i: int, stage: str, gives: tuple[str, ...]) -> Any:
+        """The record of a stage; without it, all parts that it gives are absent."""
+        known = len(self.absent)
+        found = self._published(run, i, stage, gives[0])
+        if found is None:
+            cause = (
+                self.absent[known].reason if len(self.absent) > known else f"there is no {run.key(*_file(i, stage))}"
+            )
+            reason = f"stage {stage} of iteration {i} left no record ({cause})"
             self.absent += [Absent(part=p, iteration=i, reason=reason) for p in gives]
-            return None
-        return build(record)
+        return found
 
-    def _optional(self, run: Run, i: int, stage: str, build: Callable[[Any], Any]) -> Any:
-        record = self.read(stage, i, lambda: run.finished(stage, i))
-        return None if record is None else build(record)
+    def _published(self, run: Run, i: int, stage: str, part: str) -> Any:
+        """A stage's record of the format, None where there is none."""
+
+        def get() -> Any:
+            document = run.finished(stage, i)
+            return None if document is None else record(stage, document, run.key(*_file(i, stage)))
+
+        return self.read(part, i, get)
 
     def read(self, part: str, iteration: int | None, get: Callable[[], Any]) -> Any:
-        """The part, or None with the cause on record where the store does not give it."""
+        """The part, or None with the cause on record where the store does not give it, or gives something else."""
         try:
             return get()
         except StoreUnavailable as cause:
             self.absent.append(Absent(part=part, iteration=iteration, reason=str(cause), damaged=True))
-            return None
+        except NotOfTheFormat as cause:
+            self.absent.append(Absent(part=part, iteration=iteration, reason=str(cause)))
+        except (json.JSONDecodeError, UnicodeDecodeError, pa.ArrowInvalid) as cause:
+            self.absent.append(Absent(part=part, iteration=iteration, reason=f"{part} can not be read: {cause}"))
+        return None
 
     def _ledger(self, run_id: str, iteration: int, segments: list[ObjectRef]) -> tuple[Event, ...] | None:
         """All events of the segments that the stages published, or None where a segment is gone."""
         events: list[Event] = []
         for ref in segments:
-            data = self.read("ledger", iteration, lambda ref=ref: self.store.read(ref))
-            if data is None:
+            found = self.read("ledger", iteration, lambda ref=ref: lines(self.store.read(ref), ref.key))
+            if found is None:
                 return None
-            lines = [json.loads(line) for line in data.splitlines()]
-            events += self._own_lines(run_id, ref.key, lines)
+            events += self._own_lines(run_id, ref.key, found)
         return tuple(events)
 
-    def _own_lines(self, run_id: str, segment: str, lines: list[dict[str, Any]]) -> list[Event]:
+    def _own_lines(self, run_id: str, segment: str, found: list[dict[str, Any]]) -> list[Event]:
         own = []
-        for number, line in enumerate(lines):
+        for number, line in enumerate(found):
             what = None
             if line["run"] != run_id:
                 what = f"belongs to run {line['run']}"
@@ -157,13 +170,22 @@ class _Reader:
         return own
 
 
-def _samples(store: ArtifactStore, table: ObjectRef) -> tuple[StoredSample, ...]:
-    return tuple(StoredSample(**row) for row in read_table(store, table).to_pylist())
+def _file(iteration: int, stage: str) -> tuple[str, int, str]:
+    return "iterations", iteration, f"{stage}.json"
 
 
-def _log_probs(store: ArtifactStore, record: RolloutsRef | TrainedIteration) -> dict[Key, np.ndarray]:
-    rows = read_table(store, record.log_probs).to_pylist()
+def _samples(store: ArtifactStore, ref: ObjectRef) -> tuple[StoredSample, ...]:
+    rows = table("rollouts", read_table(store, ref), ref.key)
+    return tuple(StoredSample(**row) for row in rows.to_pylist())
+
+
+def _log_probs(store: ArtifactStore, ref: ObjectRef) -> dict[Key, np.ndarray]:
+    rows = table("log-probs", read_table(store, ref), ref.key).to_pylist()
     return {(r["rollout_id"], r["sibling"]): np.asarray(r["log_probs"], dtype=np.float64) for r in rows}
+
+
+def _prompts(store: ArtifactStore, ref: ObjectRef) -> list[dict[str, Any]]:
+    return table("prompts", read_table(store, ref), ref.key).to_pylist()
 
 
 def _hooks_of_prompts(source: list[dict[str, Any]]) -> dict[str, str]:

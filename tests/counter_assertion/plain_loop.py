@@ -168,11 +168,16 @@ class PlainLoop:
             for p, a in PROMPTS.items()
         ]
         table = write_table(self.run.store, "prompts.parquet", pa.Table.from_pylist(rows, schema=PROMPTS_SCHEMA))
+        prompts = PromptsRef(uri="embedded://parity", revision="1", table=table, rows=len(rows))
+        scenario = self.run.scenario.model_dump(mode="json")
+        opened = {"records_version": 1, "run": self.run.run_id, "scenario": scenario}
+        self.run.store.publish_json(self.run.key("run.json"), opened)
+        self.run.finish("download-prompts", 0, prompts.to_dict())
         for iteration in range(self.run.scenario.rollout.iterations):
             self.iterate(iteration)
         if self.first:
             self.compute_again(*self.first)
-        return self.run, self.model_ref, PromptsRef(uri="embedded://parity", revision="1", table=table, rows=len(rows))
+        return self.run, self.model_ref, prompts
 
     def iterate(self, i: int) -> None:
         made = self.generate(i)

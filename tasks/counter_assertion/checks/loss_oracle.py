@@ -23,11 +23,12 @@ from tasks.counter_assertion.evidence import Evidence, IterationEvidence, LogPro
 from tasks.counter_assertion.findings import Findings
 from tasks.counter_assertion.oracle.compare import compare
 from tasks.counter_assertion.oracle.expected import OracleBatch, step_batch
-from tasks.counter_assertion.oracle.reference import Before, Reference, compute
+from tasks.counter_assertion.oracle.reference import Before, OtherModel, Reference, compute
 
 NAME = "loss-oracle"
 NEEDS = ("rollouts", "plan", "trained", "trainer_log_probs", "model")
 TERM_TOLERANCE = 1e-5  # of a rollout's |token losses|: sums in float32, each rounded at 6e-8
+KL_ROUNDING = 3e-7  # of the KL coefficient: k2 and k3 take numbers near 1 from each other, in float32
 LOSS_TOLERANCE = 1e-6  # of sum |terms| / G'; the loss itself may be 0 by construction
 RATIO_TOLERANCE = 1e-4  # relative: the largest ratio of a step, from log-probs that agree within 1e-5
 FLOAT32_BOUND = 1e-4  # least bound where the reference itself has to be float32 (more than 200 M parameters)
@@ -134,21 +135,25 @@ def _compare(evidence: Evidence, compared: Compared, outcome: Outcome) -> None:
     if result.step and (missing := _without_old_log_probs(compared, batch)):
         outcome.found.add(f"{compared.where}: rollouts {missing} have no trainer log-probs of their length", *missing)
         return
-    reference = compute(
-        evidence.model.path,
-        evidence.model.parameters,
-        batch,
-        scenario.rollout.temperature,
-        scenario.training,
-        _before(evidence, compared),
-    )
+    try:
+        reference = compute(
+            evidence.model.path,
+            evidence.model.parameters,
+            batch,
+            scenario.rollout.temperature,
+            scenario.training,
+            _before(evidence, compared),
+        )
+    except OtherModel as other:
+        outcome.found.add(f"{compared.where}: {other.message}", *other.ids)
+        return
     if reference.tokens_at_a_clip:
         outcome.left_out[compared.where] = f"{reference.tokens_at_a_clip} tokens are on the edge of a clip"
         return
     figures = {"iteration": it.iteration, "step": result.step, "dtype": reference.dtype}
     figures |= {"samples": len(batch.samples), "rollouts": batch.rollouts}
     found = Findings()
-    figures |= _terms(compared, reference, batch, found)
+    figures |= _terms(compared, reference, batch, scenario.training.kl_coefficient, found)
     figures |= _gradient(evidence, result, reference, found)
     figures |= _ratio(result, reference, found)
     if result.step == 0:
@@ -205,18 +210,22 @@ def _engine_log_probs_missing(compared: Compared) -> str | None:
     return f"the engine's log-probs of (rollout, sibling) {missing[:5]} are not on record" if missing else None
 
 
-def _terms(compared: Compared, reference: Reference, batch: OracleBatch, found: Findings) -> dict[str, Any]:
+def _terms(
+    compared: Compared, reference: Reference, batch: OracleBatch, kl_coefficient: float, found: Findings
+) -> dict[str, Any]:
     sizes, worst, result = reference.sizes, 0.0, compared.result
+    rounding = KL_ROUNDING * kl_coefficient
     for rollout, expected in sorted(reference.terms.items()):
         got = result.rollout_terms.get(rollout, 0.0)
         worst = max(worst, abs(got - expected))
-        if not abs(got - expected) <= TERM_TOLERANCE * max(sizes[rollout], abs(expected)):
+        if not abs(got - expected) <= TERM_TOLERANCE * max(sizes[rollout], abs(expected)) + rounding:
             found.add(f"rollout {rollout} has loss term {got:.6g}, the reference {expected:.6g}", rollout)
     for rollout in sorted(r for r, term in result.rollout_terms.items() if term and r not in reference.terms):
         found.add(f"rollout {rollout} has a loss term and no trainable sample", rollout)
     rollouts = max(batch.rollouts, 1)
     loss = sum(reference.terms.values()) / rollouts
-    allowed = (TERM_TOLERANCE if result.step else LOSS_TOLERANCE) * max(sum(sizes.values()) / rollouts, 1e-30)
+    tolerance = TERM_TOLERANCE if result.step else LOSS_TOLERANCE
+    allowed = tolerance * max(sum(sizes.values()) / rollouts, 1e-30) + rounding
     if not abs(result.loss - loss) <= allowed:
         found.add(f"the loss is {result.loss:.8g}, the reference {loss:.8g} (allowed {allowed:.2g})", result.step)
     return {"largest loss term error": worst, "loss": result.loss, "reference loss": loss}
@@ -226,10 +235,15 @@ def _gradient(evidence: Evidence, result: StepResult, reference: Reference, foun
     assert result.gradient is not None
     limit = evidence.scenario.checks.gradient_tolerance
     limit = limit if reference.dtype == "float64" else max(limit, FLOAT32_BOUND)
-    error = compare(load(evidence.store.read(result.gradient)), reference.gradient)
-    for name in error.lacking:
+    published = load(evidence.store.read(result.gradient))
+    error = compare(published, reference.gradient)
+    other = sorted(n for n, g in reference.gradient.items() if n in published and published[n].shape != g.shape)
+    if other:
+        shapes = f"{list(published[other[0]].shape)}, here {list(reference.gradient[other[0]].shape)}"
+        found.add(f"the gradient is of another model than this: {other[0]} is {shapes}", other[0])
+    for name in error.lacking if not other else ():
         found.add(f"the gradient of {name} is on one side only", name)
-    for kind, value in sorted(error.by_kind.items(), key=lambda item: -item[1]):
+    for kind, value in sorted(error.by_kind.items(), key=lambda item: -item[1]) if not other else ():
         if not value <= limit:
             found.add(f"the gradient of {kind} is off by {value:.3g} (relative, allowed {limit:g})", kind)
     norm_error = abs(result.gradient_norm - reference.norm) / reference.norm if reference.norm else result.gradient_norm

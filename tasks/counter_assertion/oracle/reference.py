@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
+from infra.errors import FanlineError
 from infra.scenario.model import Training
 from tasks.counter_assertion.evidence import Key, LogProbs
 from tasks.counter_assertion.oracle.expected import OracleBatch, OracleSample
@@ -58,6 +59,10 @@ class _KeepDouble(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
+class OtherModel(FanlineError):
+    """The records are not of the model that they are compared with."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Before:
     """Where a step starts that is not the run's first.
@@ -88,10 +93,13 @@ def compute(
         temperature: logits are divided by it.
         training: estimator, clips and coefficients of the loss.
         before: where a later step starts.
+    Raises:
+        OtherModel: tokens or weights do not fit this model.
     """
     transformers_logging.disable_progress_bar()
     dtype = torch.float64 if parameters <= FLOAT64_PARAMETERS else torch.float32
     model = _model(model_path, dtype)
+    _refuse_other_tokens(model, batch)
     reference = None
     if before is not None:
         # The policy of a KL is the run's first one, whatever the policy is by now.
@@ -150,7 +158,21 @@ def _with_tied(model: Any, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     missing = set(model.state_dict()) - set(weights)
     embedding = next((n for n in weights if n.endswith("embed_tokens.weight")), None)
     tied = {n: weights[embedding] for n in missing if n == "lm_head.weight" and embedding}
-    return {**weights, **tied}
+    whole, own = {**weights, **tied}, model.state_dict()
+    wrong = sorted(n for n in set(own) | set(whole) if n not in own or n not in whole or own[n].shape != whole[n].shape)
+    if wrong:
+        raise OtherModel(f"it starts from weights that are not of this model: {', '.join(wrong[:3])}", ids=wrong[:3])
+    return whole
+
+
+def _refuse_other_tokens(model: Any, batch: OracleBatch) -> None:
+    vocabulary = model.get_input_embeddings().weight.shape[0]
+    for sample in batch.samples:
+        if not all(0 <= token < vocabulary for token in sample.tokens):
+            raise OtherModel(
+                f"rollout {sample.rollout_id} has tokens outside of this model's vocabulary of {vocabulary}",
+                ids=[sample.rollout_id],
+            )
 
 
 def _at_a_later_step(
