@@ -97,7 +97,17 @@ def warnings_of(scenario: Scenario) -> list[str]:
     """Why a run of this scenario would show less than its reader may think; nothing where it is `plumbing_only`."""
     if scenario.plumbing_only:
         return []
-    candidates = (_no_baseline, _equal_siblings, _unanswerable, _idle_ranks, _not_compared, _not_reproducible, _no_room)
+    candidates = (
+        _no_baseline,
+        _equal_siblings,
+        _single_samples,
+        _first_steps_only,
+        _unanswerable,
+        _idle_ranks,
+        _not_compared,
+        _not_reproducible,
+        _no_room,
+    )
     return [words for candidate in candidates if (words := candidate(scenario))]
 
 
@@ -105,9 +115,12 @@ def _no_baseline(scenario: Scenario) -> str | None:
     hook = scenario.normalization.reward_post_process
     if scenario.rollout.rollouts_per_prompt > 1 or hook.rpartition(".")[2] not in GROUP_RELATIVE:
         return None
+    training = scenario.training
+    besides = training.kl_coefficient or training.entropy_coefficient
+    then = "only the KL and entropy terms train" if besides else "so is the gradient, nothing is learned"
     return (
         f"rollout.rollouts_per_prompt is 1 and {hook} compares rollouts of one prompt: every advantage is 0 and "
-        "nothing is learned. Give at least 2, or say plumbing_only."
+        f"{then}. Give at least 2, or say plumbing_only."
     )
 
 
@@ -117,6 +130,24 @@ def _equal_siblings(scenario: Scenario) -> str | None:
     return (
         "hooks.fanout.compact_generate copies one generation: equal siblings hide how they are weighted in the loss. "
         "hooks.subagents has hooks whose siblings differ."
+    )
+
+
+def _single_samples(scenario: Scenario) -> str | None:
+    if scenario.rollout.generate != "hooks.stock.generate":
+        return None
+    return (
+        "hooks.stock.generate gives one sample a rollout: the run can not be green, no rollout fans out. "
+        "hooks.subagents has hooks that do."
+    )
+
+
+def _first_steps_only(scenario: Scenario) -> str | None:
+    if scenario.rollouts_per_iteration >= 2 * scenario.training.global_batch_size:
+        return None
+    return (
+        f"an iteration has {scenario.rollouts_per_iteration} rollouts and a step takes "
+        f"{scenario.training.global_batch_size}: the run can not be green, no second step has ratios that leave 1."
     )
 
 
