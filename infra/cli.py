@@ -189,13 +189,14 @@ def check(
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="A.B=C", help="Override a field of the scenario tiny.")
     ] = None,
+    limit: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="Longest that the check may take.")] = 180.0,
     as_json: Json = False,
 ) -> None:
     """Run a generate hook with a small engine in this process, and say what a run would refuse. Exit codes 0, 1, 2."""
     from infra.hook_check.check import check_hook, scenario_of
     from infra.hook_check.report import rendered
 
-    report = check_hook(scenario_of(hook, set_), settings().hook_packages)
+    report = check_hook(scenario_of(hook, set_), settings().hook_packages, limit)
     if as_json:
         print(json.dumps(report.to_dict()))
     else:
