@@ -9,7 +9,8 @@ from typing import Any
 
 from infra.errors import ContractViolation
 from infra.hook_check.engine import SmallEngine, SmallModel
-from infra.hook_check.findings import disagreement, notes_on, wrong_log_probs
+from infra.hook_check.findings import disagreement, no_signal, notes_on, wrong_log_probs
+from infra.hook_check.limit import HookTooSlow, time_limit
 from infra.hook_check.report import HookReport
 from infra.hook_loading import load_scenario_hooks
 from infra.ledger import read_segment
@@ -28,6 +29,12 @@ from tasks.rollout.stop import load_tokenizer
 
 BASE = "tiny"
 MODEL = "embedded://tiny"
+LIMIT_SECONDS = 180.0
+REVERSED = (False, False, True)  # whether the engine answers in the other order, for each pass
+PASSES = len(REVERSED)
+TOO_SLOW = (
+    "Give what the hook waits for a time limit of its own; if it is only slow, give the check more: --limit SECONDS."
+)
 
 
 def scenario_of(hook: str, overrides: list[str] | None) -> Scenario:
@@ -40,20 +47,48 @@ def scenario_of(hook: str, overrides: list[str] | None) -> Scenario:
     return load(BASE, ["rollout.iterations=1", *(overrides or []), f"rollout.generate={path}", f"model={MODEL}"])
 
 
-def check_hook(scenario: Scenario, packages: tuple[str, ...]) -> HookReport:
-    """Run the hooks of a scenario three times, on two orders in which engine calls end.
+def check_hook(scenario: Scenario, packages: tuple[str, ...], limit_seconds: float = LIMIT_SECONDS) -> HookReport:
+    """Run the hooks of a scenario three times, on two orders in which engine calls end. In the main thread only.
 
     Args:
         packages: that hooks may come from.
+        limit_seconds: longest that the three passes may take together.
     Raises:
         ConfigurationError: a hook does not load, or the scenario asks for what is not done here.
     """
     refuse_unsupported(scenario)
     load_scenario_hooks(scenario, packages)
+    done = Progress(rollouts=scenario.rollouts_per_iteration)
+    fault: str
     try:
-        return _report(scenario, packages)
+        with time_limit(limit_seconds):
+            return _report(scenario, packages, done)
+    except HookTooSlow as slow:
+        fault = f"{slow.message} {done.in_words} {TOO_SLOW}"
     except ContractViolation as refused:
-        return HookReport(hook=scenario.rollout.generate, reward=scenario.rollout.reward, faults=(str(refused),))
+        fault = str(refused)
+    return HookReport(hook=scenario.rollout.generate, reward=scenario.rollout.reward, faults=(fault,))
+
+
+@dataclass(kw_only=True)
+class Progress:
+    """How far a check has come: rollouts of the current pass whose hook has ended."""
+
+    rollouts: int
+    passes: int = 0
+    ended: int = 0
+
+    def begin_pass(self) -> None:
+        self.passes, self.ended = self.passes + 1, 0
+
+    def one_more(self, tokens: int) -> None:
+        self.ended += 1
+
+    @property
+    def in_words(self) -> str:
+        if self.passes == 0:
+            return "The model was still being loaded."
+        return f"In pass {self.passes} of {PASSES}, {self.ended} of {self.rollouts} rollouts had ended."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,10 +100,10 @@ class Made:
     events: list[dict[str, Any]]
 
 
-def _report(scenario: Scenario, packages: tuple[str, ...]) -> HookReport:
+def _report(scenario: Scenario, packages: tuple[str, ...], done: Progress) -> HookReport:
     model_ref = fetch_model(MODEL, this_host())
     model = SmallModel(model_ref.path)
-    first, again, reordered = (_run(scenario, packages, model_ref, model, reverse) for reverse in (False, False, True))
+    first, again, reordered = (_run(scenario, packages, model_ref, model, reverse, done) for reverse in REVERSED)
     faults = [
         *disagreement(first.rows, again.rows, reordered.rows),
         *wrong_log_probs(first.rows, first.log_probs, model, scenario.rollout.temperature),
@@ -79,17 +114,18 @@ def _report(scenario: Scenario, packages: tuple[str, ...]) -> HookReport:
     groups: dict[int, set[float]] = {}
     for group, reward in rewards.values():
         groups.setdefault(group, set()).add(reward)
+    mixed = sum(len(values) > 1 for values in groups.values()) / len(groups)
     return HookReport(
         hook=scenario.rollout.generate,
         reward=scenario.rollout.reward,
         faults=tuple(faults),
-        notes=tuple(notes_on(first.rows, first.log_probs, first.events, scenario)),
+        notes=(*notes_on(first.rows, first.log_probs, first.events, scenario), *no_signal(mixed, scenario)),
         rollouts=len(siblings),
         fan_outs=dict(sorted(Counter(siblings.values()).items())),
         calls=dict(sorted(Counter(call["call"] for call in calls).items())),
         generated_tokens=sum(call["tokens"] for call in calls),
         mean_reward=sum(reward for _, reward in rewards.values()) / len(rewards),
-        mixed_groups=sum(len(values) > 1 for values in groups.values()) / len(groups),
+        mixed_groups=mixed,
     )
 
 
@@ -99,6 +135,7 @@ def _run(
     model_ref: ModelRef,
     model: SmallModel,
     reverse: bool,
+    done: Progress,
 ) -> Made:
     """The rollout stage and the reward normalisation, in a store that is thrown away.
 
@@ -113,9 +150,9 @@ def _run(
             run=run, model_path=model_ref.path, tokenizer=tokenizer, iteration=0, hook_packages=packages
         )
         slots = stage.slots(publish_prompts(run, model_ref))
-        ref = stage.run_with(
-            slots, lambda: contextlib.nullcontext(SmallEngine(model=model, highest_seed_first=reverse))
-        )
+        done.begin_pass()
+        engine = SmallEngine(model=model, highest_seed_first=reverse)
+        ref = stage.run_with(slots, lambda: contextlib.nullcontext(engine), done.one_more)
         table = read_table(run.store, ref.table)
         events = [e for segment in ref.ledger for e in read_segment(run.store, run.run_id, segment)]
         if table.num_rows == 0:

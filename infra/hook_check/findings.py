@@ -57,6 +57,17 @@ def wrong_log_probs(rows: Rows, log_probs: LogProbs, model: SmallModel, temperat
             )
 
 
+def no_signal(mixed_groups: float, scenario: Scenario) -> Iterator[str]:
+    """A note where no prompt group has rewards that differ."""
+    if mixed_groups == 0 and scenario.rollout.rollouts_per_prompt > 1:
+        yield (
+            "0 % of the prompt groups are mixed: all rollouts of a prompt got the same reward, so every advantage is 0 "
+            "and a run of this would be INCONCLUSIVE. More prompts or rollouts here (--set rollout.prompts=16) tell "
+            "whether that is chance; else prompts are too easy or too hard, or the answer is not where "
+            f"{scenario.rollout.reward} looks for it."
+        )
+
+
 def notes_on(rows: Rows, log_probs: LogProbs, events: Rows, scenario: Scenario) -> Iterator[str]:
     """What is allowed and worth knowing before a run."""
     siblings: dict[int, list[tuple[int, ...]]] = {}

@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import random
+import threading
 
 from hooks.stock import generate
 
@@ -53,3 +54,24 @@ async def tool_output_masked(args, sample, sampling_params):
 async def far_too_long(args, sample, sampling_params):
     sample.prompt = "1+" * 3000
     return await generate(args, sample, sampling_params, call="long")
+
+
+async def waits_for_ever(args, sample, sampling_params):
+    await asyncio.Event().wait()
+
+
+async def blocks_for_ever(args, sample, sampling_params):
+    """A blocking call in an async function: no timeout of the event loop can end it."""
+    threading.Event().wait()
+
+
+async def swallows_everything(args, sample, sampling_params):
+    while True:
+        try:
+            threading.Event().wait()
+        except Exception:
+            await asyncio.sleep(0.01)
+
+
+async def always_right(args, sample):
+    return 1.0

@@ -2,6 +2,8 @@
 
 import io
 import json
+import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from rich.console import Console
 from infra.errors import ConfigurationError
 from infra.hook_check.check import check_hook, scenario_of
 from infra.hook_check.engine import SmallModel
+from infra.hook_check.limit import HookTooSlow, time_limit
 from infra.hook_check.report import HookReport, rendered
 from tests.flows import user_hooks
 
@@ -69,17 +72,40 @@ def test_the_right_way_to_do_the_same_is_fine(hook: str):
     assert check(f"{ODD}.{hook}").faults == ()
 
 
+@pytest.mark.parametrize("hook", ["waits_for_ever", "blocks_for_ever", "swallows_everything"])
+def test_a_hook_that_does_not_end_is_told_when_the_time_is_over(hook: str):
+    report = check_hook(scenario_of(f"{ODD}:{hook}", SMALL), PACKAGES, limit_seconds=4)
+    assert report.exit_code == 1 and "did not end within 4 seconds" in report.faults[0]
+    assert "0 of 6 rollouts had ended" in report.faults[0] or "still being loaded" in report.faults[0]
+    assert "--limit SECONDS" in report.faults[0]
+
+
+def test_the_time_limit_leaves_no_alarm_behind():
+    before = signal.getsignal(signal.SIGALRM)
+    with pytest.raises(HookTooSlow, match=r"within 0.05 seconds"), time_limit(0.05):
+        threading.Event().wait(60)
+    with time_limit(60):
+        pass
+    assert signal.getsignal(signal.SIGALRM) is before and signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_groups_of_equal_rewards_are_noted():
+    report = check("hooks.subagents:solve_in_parts", f"rollout.reward={ODD}.always_right")
+    assert report.faults == () and report.mixed_groups == 0
+    assert "0 % of the prompt groups are mixed" in report.notes[-1] and "INCONCLUSIVE" in report.notes[-1]
+
+
 def test_what_is_worth_knowing_is_noted():
     report = check("hooks.fanout:compact_generate")
     assert report.faults == () and "copies: they hide" in report.notes[0]
-    (note,) = check("hooks.stock:generate").notes
-    assert "its fan-outs are [1]" in note
+    assert "its fan-outs are [1]" in check("hooks.stock:generate").notes[0]
 
 
 def test_a_failure_that_a_retry_mends_is_a_note(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(user_hooks, "calls", iter(range(1000)))
     report = check(f"{USER}:raises_once")
-    assert report.faults == () and "1 attempts failed" in report.notes[-1] and "no, once" in report.notes[-1]
+    (note,) = (words for words in report.notes if "attempts failed" in words)
+    assert report.faults == () and "1 attempts failed" in note and "no, once" in note
 
 
 def test_hooks_of_other_packages_and_wrong_names_are_configuration():
