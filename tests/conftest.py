@@ -41,6 +41,15 @@ def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster
         yield cluster
 
 
+@pytest.fixture
+def prefect(prefect_url: str) -> Iterator[str]:
+    """The session's Prefect server for flows of this process, also where a test before has imported Prefect."""
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    with temporary_settings({PREFECT_API_URL: prefect_url}):
+        yield prefect_url
+
+
 @pytest.fixture(scope="session")
 def prefect_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """One real Prefect server for all runs of the session."""

@@ -1,29 +1,14 @@
 """Reward normalisation as a Prefect task, against a real server of Prefect."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from infra.ledger import read_segment
-from infra.prefect_api import prefect_api
 from infra.records.rollouts import RolloutsRef, log_probs_table, read_table, rollouts_table, write_table
 from infra.run import Run
 from infra.scenario.load import load
 from tests.reward_normalization.rows import row
-
-
-@pytest.fixture(scope="module")
-def prefect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    home = tmp_path_factory.mktemp("prefect")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PREFECT_HOME", str(home))
-        patch.delenv("PREFECT_API_URL", raising=False)
-        with prefect_api(home / "server.log") as url:
-            from prefect.settings import PREFECT_API_URL, temporary_settings
-
-            with temporary_settings({PREFECT_API_URL: url}):  # another test may have imported Prefect before
-                yield url
 
 
 def stored_rollouts(run: Run) -> RolloutsRef:

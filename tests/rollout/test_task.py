@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -13,7 +13,6 @@ import pytest
 
 from infra.errors import ContractViolation, EngineUnavailable
 from infra.ledger import read_segment
-from infra.prefect_api import prefect_api
 from infra.records.rollouts import RolloutsRef
 from infra.records.sources import ModelRef
 from infra.run import Run
@@ -22,19 +21,6 @@ from tests.rollout.function_engine import FunctionEngine, FunctionServer
 
 MODEL = Path(__file__).parents[2] / "infra" / "sources" / "embedded" / "tiny"
 MakeRun = Callable[..., Run]
-
-
-@pytest.fixture(scope="module")
-def prefect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    home = tmp_path_factory.mktemp("prefect")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PREFECT_HOME", str(home))
-        patch.delenv("PREFECT_API_URL", raising=False)
-        with prefect_api(home / "server.log") as url:
-            from prefect.settings import PREFECT_API_URL, temporary_settings
-
-            with temporary_settings({PREFECT_API_URL: url}):  # another test may have imported Prefect before
-                yield url
 
 
 def generate(run: Run, engine: object, iteration: int = 0) -> RolloutsRef:
