@@ -68,7 +68,8 @@ def _fault_in(summary: dict[str, Any] | None) -> Any:
         broken = c["name"] == "contract" and c["status"] == "fail"
         if broken or c["name"] not in NAMES:
             kind = c["figures"].get("error", "ContractViolation") if broken else c["name"]
-            return Fault(kind=kind, message=c["reason"], ids=tuple(c["ids"]), contract=broken)
+            red = c["status"] == "fail"
+            return Fault(kind=kind, message=c["reason"], ids=tuple(c["ids"]), contract=broken, regression=red)
     return None
 
 

@@ -85,12 +85,18 @@ class Absent:
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """The error that ended the run before its last stage. `contract`: a hook returned what the contract refuses."""
+    """The error that ended the run before its last stage.
+
+    Args:
+        contract: a hook returned what the contract refuses.
+        regression: the error is itself the stack's, such as a loss that is not finite, and no service's.
+    """
 
     kind: str
     message: str
     ids: tuple[Any, ...]
     contract: bool
+    regression: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

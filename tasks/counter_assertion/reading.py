@@ -12,6 +12,7 @@ from infra.records.format import NotOfTheFormat, lines, record, table
 from infra.records.rollouts import RolloutsRef, read_table
 from infra.records.sources import ModelRef, PromptsRef
 from infra.records.training import TrainedIteration
+from infra.records.verdict import Outcome
 from infra.run import Run
 from infra.store import ArtifactStore, ObjectRef
 from tasks.counter_assertion.evidence import (
@@ -61,6 +62,7 @@ def _as_fact(fault: FanlineError) -> Fault:
         message=str(fault),
         ids=fault.ids,
         contract=isinstance(fault, ContractViolation),
+        regression=fault.verdict == Outcome.REGRESSION.name,
     )
 
 

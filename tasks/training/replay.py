@@ -33,6 +33,8 @@ from tasks.training.variants import (
     why_no_copies,
 )
 
+SMALL_PARAMETERS = 20_000_000  # of a model that a few more copies of do not matter in memory
+
 
 @dataclass(frozen=True, kw_only=True)
 class Stored:
@@ -73,7 +75,7 @@ def replay_run(run: Run, model: ModelRef, cluster: RayCluster) -> None:
     trainer, other = MegatronTrainer(run, model, cluster), variants.other_trainer(cluster) if variants else None
     with contextlib.ExitStack() as started:
         started.enter_context(trainer)
-        side_by_side = other and trainer.layout.world_size + other.layout.world_size <= cluster.offered_gpus()
+        side_by_side = other and room_for_both(model, trainer, other)
         if other and side_by_side:
             started.enter_context(other)
         # Shapes before the replay: they need the first weights, the replay moves them.
@@ -86,6 +88,12 @@ def replay_run(run: Run, model: ModelRef, cluster: RayCluster) -> None:
         if variants:
             record = variants.record([*found, variants.of_other_layout(other)])
             run.finish("invariance", record.iteration, record.to_dict())
+
+
+def room_for_both(model: ModelRef, one: MegatronTrainer, other: MegatronTrainer) -> bool:
+    """Whether two trainers may hold the model at the same time, so that they start while the other does."""
+    small = model.parameters <= SMALL_PARAMETERS
+    return small and one.layout.world_size + other.layout.world_size <= one.cluster.offered_gpus()
 
 
 def iteration_to_replay(run: Run) -> Stored | None:
@@ -196,10 +204,16 @@ class Variants:
         def key(file: str) -> str:
             return self.run.key("iterations", self.stored.iteration, "variants", file)
 
-        store, plan = self.run.store, shape.plan.to_dict()
+        store, plan = self.run.store, self._as_far_as_needed(shape.plan).to_dict()
         rollouts = replace(
             self.stored.rollouts,
             table=write_table(store, key(f"{name}-{{digest}}.parquet"), shape.table),
             log_probs=write_table(store, key(f"{name}-log-probs-{{digest}}.parquet"), shape.log_probs),
         )
         return rollouts, store.publish_json(key(f"{name}-plan-{sha256(canonical_json(plan))[:12]}.json"), plan)
+
+    def _as_far_as_needed(self, plan: TrainingPlan) -> TrainingPlan:
+        """The one step alone, but where its advantages depend on the whole iteration."""
+        if self.run.scenario.training.whitens:
+            return plan
+        return replace(plan, steps=tuple(s for s in plan.steps if s.index == self.step.step))

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from infra.errors import ContractViolation, EngineUnavailable
+from infra.megatron.numeric import NumericFailure
 from infra.records.training import TrainedIteration
 from infra.records.verdict import Outcome, conclude
 from tasks.counter_assertion.reading import read_evidence
@@ -354,6 +355,14 @@ def test_a_fault_before_the_first_rollout_is_infra_and_nothing_else_runs(loop_of
     verdict = conclude(checks, plumbing_only=False)
     assert verdict.outcome is Outcome.INFRA
     assert [c.name for c in checks if c.status != "not run"] == ["EngineUnavailable"]
+
+
+def test_a_loss_that_is_not_finite_is_a_regression_by_its_name(loop_of):
+    fault = NumericFailure.of("loss", 0, 1, [4])
+    checks = run_checks(read_evidence(loop_of().run, None, None, fault))
+    verdict = conclude(checks, plumbing_only=False)
+    assert verdict.outcome is Outcome.REGRESSION
+    assert [c.name for c in checks if c.status == "fail"] == ["NumericFailure"]
 
 
 def test_after_a_fault_the_finished_iterations_are_looked_at(loop_of):

@@ -1,12 +1,11 @@
 """The same step under permuted samples, another layout or micro-batch size, and merged copies gives the same gradient.
 
-What a shape changes is only the order in which float32 numbers are added: tokens inside a micro-batch, micro-batches
-into the gradient buffer, ranks into their sum. Each addition rounds by 2**-24 of its result, so for a parameter group
-the difference stays near 6e-8 times the square root of the number of addends over what cancels among them. Measured on
-`tiny` and `fanout-signal`, 20 seeds each, the largest difference of any group of any shape: see MEASURED. The bound is
-the scenario's `checks.gradient_tolerance` in float32, which is far above what was measured, and far below what a wrong
-denominator does (a thousandth at least). In bfloat16 a shape changes results by the rounding of single activations,
-2**-9 each; the bound there is BFLOAT16_BOUND.
+What a shape changes is only the order in which numbers are added: tokens inside a micro-batch, micro-batches into the
+gradient buffer, ranks into their sum. In float32 each addition rounds by at most 2**-24 of its result. MEASURED is the
+largest relative difference of any parameter group in any shape of 20 seeds of `tiny` and 20 of `fanout-signal`; the
+bound is the scenario's `checks.gradient_tolerance`, far above that, and far below what a wrong denominator does (a
+thousandth at least). In bfloat16 a shape changes single activations by their rounding, 2**-9 each, through all layers;
+BFLOAT16_BOUND allows for ten times the root of some layers of it and was not measured.
 """
 
 from typing import Any
