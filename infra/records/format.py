@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from infra.errors import FanlineError
 from infra.records.plan import TrainingPlan
 from infra.records.replay import Invariance, Replay
-from infra.records.rollouts import LOG_PROBS_SCHEMA, ROLLOUTS_SCHEMA, RolloutsRef
+from infra.records.rollouts import LOG_PROBS_SCHEMA, PARTIAL_SCHEMA, ROLLOUTS_SCHEMA, RolloutsRef
 from infra.records.sources import PROMPTS_SCHEMA, PromptsRef
 from infra.records.training import SyncResult, TrainedIteration
 
@@ -55,6 +55,8 @@ class Line:
 EVENTS: dict[str, tuple[str, ...]] = {
     "drawn": ("group_index", "prompt_id", "hook", "indices"),
     "called": ("index", "group_index", "attempt", "hook"),
+    "continued": ("group_index", "indices", "hook"),
+    "held": ("index", "group_index", "reason"),
     "attempt_failed": ("index", "attempt", "reason"),
     "generated": ("rollout_id", "sibling", "index"),
     "graded": ("rollout_id", "sibling"),
@@ -72,6 +74,7 @@ RECORDS: dict[str, type] = {
     "download-prompts": PromptsRef,
     "rollout": RolloutsRef,
     "reward_normalization": RolloutsRef,
+    "evaluation": RolloutsRef,
     "training": TrainedIteration,
     "plan": TrainingPlan,
     "sync": SyncResult,
@@ -82,6 +85,7 @@ RECORDS: dict[str, type] = {
 TABLES: dict[str, pa.Schema] = {
     "rollouts": ROLLOUTS_SCHEMA,
     "log-probs": LOG_PROBS_SCHEMA,
+    "held": PARTIAL_SCHEMA,
     "prompts": PROMPTS_SCHEMA,
 }
 

@@ -30,8 +30,10 @@ class Evaluating(PlainLoop):
         super().iterate(i)
         rows = self.evaluated()
         slots = range(FIRST, FIRST + 2)
-        drawn = [{"indices": [n], "group_index": n} for n in slots]
-        calls = [{"index": n, "attempt": 1} for n in slots for _ in range(self.called(n))]
+        hook = self.run.scenario.rollout.generate
+        drawn = [{"indices": [n], "group_index": n, "prompt_id": "row-0", "hook": hook} for n in slots]
+        call = {"attempt": 1, "hook": hook}
+        calls = [{"index": n, "group_index": n, **call} for n in slots for _ in range(self.called(n))]
         trained = TrainedIteration.from_dict(self.run.finished("training", i))
         ref = RolloutsRef(
             iteration=i,
