@@ -164,6 +164,7 @@ class Evidence:
         iterations: one entry for every iteration of the scenario, with the parts that could be read.
         prompts: prompt id to label, from the SOURCE of the data; None where the prompts table is not at hand.
         hooks_of_prompts: prompt id to generate hook, of those prompts whose own metadata names one.
+        rewards_of_prompts: the same of reward hooks.
         model: the DOWNLOADED weights, which the trainer did not export; None where they are not on this host.
         store: where gradient files are read from.
         hook_packages: packages that reward hooks may be loaded from, to grade again.
@@ -177,6 +178,7 @@ class Evidence:
     model: ModelRef | None = None
     prompts: Mapping[str, str] | None = None
     hooks_of_prompts: Mapping[str, str] = field(default_factory=dict)
+    rewards_of_prompts: Mapping[str, str] = field(default_factory=dict)
     fault: Fault | None = None
     ledger_faults: tuple[LedgerFault, ...] = ()
     hook_packages: tuple[str, ...] = HOOK_PACKAGES

@@ -49,7 +49,8 @@ def read_evidence(run: Run, model: ModelRef | None, prompts: PromptsRef | None, 
         iterations=iterations,
         model=model,
         prompts=None if source is None else {row["prompt_id"]: row["label"] for row in source},
-        hooks_of_prompts=_hooks_of_prompts(source or []),
+        hooks_of_prompts=_hooks_of_prompts(source or [], "generate_function_path"),
+        rewards_of_prompts=_hooks_of_prompts(source or [], "custom_rm_path"),
         fault=_as_fact(fault) if fault else None,
         ledger_faults=tuple(reader.ledger_faults),
         absent=tuple(reader.absent),
@@ -190,6 +191,7 @@ def _prompts(store: ArtifactStore, ref: ObjectRef) -> list[dict[str, Any]]:
     return table("prompts", read_table(store, ref), ref.key).to_pylist()
 
 
-def _hooks_of_prompts(source: list[dict[str, Any]]) -> dict[str, str]:
+def _hooks_of_prompts(source: list[dict[str, Any]], name: str) -> dict[str, str]:
+    """The hooks that prompts name in their own metadata, under a name, by prompt id."""
     metadata = {row["prompt_id"]: json.loads(row["metadata"]) for row in source}
-    return {k: m["generate_function_path"] for k, m in metadata.items() if "generate_function_path" in m}
+    return {k: m[name] for k, m in metadata.items() if name in m}

@@ -261,7 +261,11 @@ def _held(one: Held) -> dict:
 
 
 def _generated(rollout: Rollout) -> list[dict]:
-    """One line a sample. The first sibling's line names the engine calls that the rollout was made of."""
+    """One line a sample. The first sibling's line names the engine calls that the rollout was made of.
+
+    `rewarded` says that the generate hook has set the reward of the rollout itself.
+    """
+    rewarded = any(s.reward is not None for s in rollout.siblings)
     calls = [
         {"call": c.call, "turn": c.turn, "asked": c.asked, "tokens": len(c.tokens), "finish_reason": c.finish_reason}
         for c in rollout.calls
@@ -275,6 +279,7 @@ def _generated(rollout: Rollout) -> list[dict]:
             "attempt": rollout.attempt,
             "status": s.status.value,
             "tokens_digest": sha256(canonical_json([int(t) for t in s.tokens])),
+            **({"rewarded": True} if rewarded else {}),
             **({"calls": calls} if k == 0 else {}),
         }
         for k, s in enumerate(rollout.siblings)

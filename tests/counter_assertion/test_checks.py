@@ -249,6 +249,49 @@ def test_a_prompt_may_name_its_own_hook(loop_of):
     assert found["counter"].figures["hook"] == "hooks.stock.generate, hooks.subagents.solve_in_parts"
 
 
+class OwnRewardOfAPrompt(PlainLoop):
+    """Right: the source's row names the reward hook that its rollouts are graded by."""
+
+    def metadata(self, prompt_id):
+        return {"custom_rm_path": "tests.counter_assertion.own_hooks.other_way_round"} if prompt_id == "row-1" else {}
+
+    def sample(self, i, group, index, sibling):
+        row = super().sample(i, group, index, sibling)
+        self.now = row["prompt_id"]
+        return row
+
+    def grade(self, response, label):
+        return float((response == label) is (self.now != "row-1"))
+
+
+class OwnRewardIgnored(OwnRewardOfAPrompt):
+    def grade(self, response, label):
+        return float(response == label)
+
+
+def test_a_prompt_may_name_its_own_reward(loop_of):
+    def red_of(loop):
+        evidence = replace(read_evidence(*loop.go(), None), hook_packages=("hooks", "tests"))
+        return {r.name: r.reason for r in run_checks(evidence) if r.status not in ("pass", "not run")}
+
+    assert red_of(loop_of(OwnRewardOfAPrompt, **ONE)) == {}
+    ignored = red_of(loop_of(OwnRewardIgnored, run_id="ignored", **ONE))
+    assert set(ignored) == {"rewards"} and "graded again" in ignored["rewards"]
+
+
+class RewardedByItsGenerateHook(PlainLoop):
+    def grade(self, response, label):
+        return 2.0 + float(response == label)
+
+    def events(self, name, lines):
+        return [{**line, "rewarded": True} for line in lines] if name == "generated" else lines
+
+
+def test_rewards_that_a_generate_hook_has_set_are_not_asked_for_again(loop_of):
+    found = results(loop_of(RewardedByItsGenerateHook, **ONE))
+    assert red(found) == set() and found["rewards"].figures["rollouts graded again"] == 0
+
+
 class Retried(PlainLoop):
     def calls_of(self, index):
         return [("called", 1), ("attempt_failed", 1), ("called", 2)] if index == 3 else [("called", 1)]

@@ -182,6 +182,24 @@ def test_a_prompt_may_name_its_own_hooks(make_run: MakeRun, user_hooks: UserHook
     assert {r["sibling"] for r in rows if r["prompt_id"] != "1"} == {0, 1, 2}
 
 
+REWARDS_ITSELF = """
+from hooks.stock import generate
+
+async def rewards_itself(args, sample, sampling_params):
+    sample = await generate(args, sample, sampling_params)
+    sample.reward = 3.0 if sample.index == 2 else None
+    return sample
+"""
+
+
+def test_the_ledger_says_which_rewards_a_generate_hook_has_set_itself(make_run: MakeRun, user_hooks: UserHooks):
+    run = make_run(f"rollout.generate={user_hooks('rewards_itself', REWARDS_ITSELF)}")
+    ref = run_iteration(run, prompt_rows(4), FunctionEngine())
+    events = read_segment(run.store, run.run_id, ref.ledger[0])
+    assert [e["index"] for e in events if e["event"] == "generated" and e.get("rewarded")] == [2]
+    assert [r["reward"] for r in rows_of(run, ref) if r["index"] == 2] == [3.0]
+
+
 def test_a_prompt_can_not_name_a_function_outside_the_hook_packages(make_run: MakeRun):
     with pytest.raises(ConfigurationError, match=r"os.system lies outside"):
         run_iteration(make_run(), prompt_rows(4, lambda row: {"custom_rm_path": "os.system"}), FunctionEngine())

@@ -25,9 +25,7 @@ def check(evidence: Evidence) -> CheckResult:
     found, path = Findings(), evidence.scenario.rollout.reward
     for it in evidence.iterations:
         _labels(it, evidence.prompts or {}, found)
-    regraded = 0
-    if path not in SERVICES:
-        regraded = asyncio.run(_grade_again(evidence, load_hook(path, "reward", evidence.hook_packages), found))
+    regraded = asyncio.run(_grade_all_again(evidence, found))
     samples = [s for it in evidence.iterations for s in it.rollouts]
     truncated = sum(s.status == "truncated" for s in samples)
     figures: dict[str, Any] = {"hook": path, "rollouts graded again": regraded, "canaries": len(CANARIES.get(path, ()))}
@@ -48,11 +46,19 @@ def _labels(it: IterationEvidence, source: Mapping[str, str], found: Findings) -
             )
 
 
+async def _grade_all_again(evidence: Evidence, found: Findings) -> int:
+    """By the scenario's hook, and of prompts that name a reward hook of their own by that one."""
+    default = evidence.scenario.rollout.reward
+    paths = [default, *sorted(set(evidence.rewards_of_prompts.values()) - {default})]
+    hooks = [load_hook(path, "reward", evidence.hook_packages) for path in paths if path not in SERVICES]
+    return sum([await _grade_again(evidence, hook, found) for hook in hooks])
+
+
 async def _grade_again(evidence: Evidence, hook: Hook, found: Findings) -> int:
     args = ScenarioArgs(evidence.scenario, evidence.model.path if evidence.model else "")
     regraded = 0
     for it in evidence.iterations:
-        for unit in _units(it, evidence, hook):
+        for unit in _units(it, _graded_by(hook.path, it, evidence), evidence, hook):
             answers = await _ask(hook, args, [_as_sample(s, evidence.prompts or {}) for s in unit], unit, found)
             for s, answer in zip(unit, answers, strict=True):
                 regraded += 1
@@ -66,15 +72,24 @@ async def _grade_again(evidence: Evidence, hook: Hook, found: Findings) -> int:
     return regraded
 
 
-def _units(it: IterationEvidence, evidence: Evidence, hook: Hook) -> list[list[StoredSample]]:
+def _graded_by(path: str, it: IterationEvidence, evidence: Evidence) -> list[StoredSample]:
+    """The samples that a reward hook has to answer for; what a generate hook rewarded itself nobody was asked for."""
+    given = {e["index"] for e in it.events("generated") if e.get("rewarded")}
+    hook_of, default = evidence.rewards_of_prompts, evidence.scenario.rollout.reward
+    return [s for s in it.rollouts if hook_of.get(s.prompt_id, default) == path and s.index not in given]
+
+
+def _units(
+    it: IterationEvidence, samples: list[StoredSample], evidence: Evidence, hook: Hook
+) -> list[list[StoredSample]]:
     """What the hook is asked for at once: the last sibling of a rollout, each sibling, or a whole prompt group."""
     groups: dict[tuple[int, ...], list[StoredSample]] = {}
-    for s in it.rollouts:
+    for s in samples:
         groups.setdefault((s.group_index,) if hook.takes_samples else (s.rollout_id, s.index), []).append(s)
     if hook.takes_samples:
         return list(groups.values())
     if evidence.scenario.rollout.siblings_scored_apart:
-        return [[s] for s in it.rollouts]
+        return [[s] for s in samples]
     answers = [max(siblings, key=lambda s: s.sibling) for siblings in groups.values()]
     # Where the last sibling, which was graded, is not stored, `ledger` is red and there is nothing to grade again.
     last: dict[int, int] = {}
