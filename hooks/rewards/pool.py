@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import json
 import math
+import os
 import queue
 import signal
 import subprocess
@@ -147,6 +148,8 @@ class WorkerPool:
             stdout=subprocess.PIPE,
             text=True,
             encoding="utf-8",
+            # sympy goes through sets: with one seed an answer takes the same way, and time, in every worker.
+            env={**os.environ, "PYTHONHASHSEED": "0"},
             start_new_session=True,  # Ctrl-C is for the run, which then ends its workers
         )
 

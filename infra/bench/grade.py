@@ -1,9 +1,12 @@
 """How fast answers are graded: whole numbers, and symbolic answers beside math-verify called directly, in one run."""
 
 import asyncio
+import json
 import os
 import random
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -28,8 +31,8 @@ def run(*, integers: int = 60_000, symbolic: int = 600, seed: int = 0) -> dict[s
     Returns:
         `integers`: answers a second of one core (CPU time), by grader. `symbolic`: math-verify called directly with its
         own time limits, this pool with one process and with two take turns, `ROUNDS` times; rates are over all rounds
-        (wall time), `of_math_verify` and `scaling_1_to_2` medians of the rounds' ratios, `of_math_verify_cpu` the
-        ratio of CPU seconds, all processes together; `equal` says whether all rewards agreed.
+        (wall time), `of_math_verify` and `scaling_1_to_2` medians of the rounds' ratios, `of_math_verify_cpu` the same
+        of CPU seconds, all processes together; `equal` says whether all rewards agreed.
     """
     return {
         "integers": {"answers": integers, "per_second": {g: _integers(g, integers, seed) for g in INTEGER_FORMS}},
@@ -72,25 +75,26 @@ Texts = list[tuple[str, str]]
 
 def _symbolic(texts: Texts) -> dict[str, Any]:
     rounds = [texts[k::ROUNDS] for k in range(min(ROUNDS, len(texts)))]
-    with GradingPool(processes=1, seconds_per_answer=30) as one, GradingPool(processes=2, seconds_per_answer=30) as two:
-        forms: list[Callable[[Texts], list]] = [_directly, *(lambda t, p=p: _pooled(p, t) for p in (one, two))]
+    limit = {"seconds_per_answer": 30.0}
+    with _Directly() as directly, GradingPool(processes=1, **limit) as one, GradingPool(processes=2, **limit) as two:
+        forms: list[Callable[[Texts], list]] = [directly, *(lambda t, p=p: _pooled(p, t) for p in (one, two))]
         for form in forms:
             form(WARM_UP * 16)
-        wall, cpu = [[0.0] * len(rounds) for _ in forms], [0.0] * len(forms)
+        wall, cpu = ([[0.0] * len(rounds) for _ in forms] for _ in range(2))
         equal = True
         for number, part in enumerate(rounds):
             rewards = []
             for which in _in_turn(number, len(forms)):
                 started, used = time.perf_counter(), _cpu_seconds()
                 rewards.append(forms[which](part))
-                wall[which][number], cpu[which] = time.perf_counter() - started, cpu[which] + _cpu_seconds() - used
+                wall[which][number], cpu[which][number] = time.perf_counter() - started, _cpu_seconds() - used
             equal &= all(r == rewards[0] for r in rewards)
     rates = [round(len(texts) / sum(seconds), 1) for seconds in wall]
     return {
         "answers": len(texts),
         **dict(zip(("math_verify_directly", "one_process", "two_processes"), rates, strict=True)),
         "of_math_verify": _median_ratio(wall[0], wall[1]),
-        "of_math_verify_cpu": round(cpu[0] / cpu[1], 3),
+        "of_math_verify_cpu": _median_ratio(cpu[0], cpu[1]),
         "scaling_1_to_2": _median_ratio(wall[1], wall[2]),
         "cores": len(os.sched_getaffinity(0)),
         "equal": equal,
@@ -117,10 +121,37 @@ def _cpu_seconds_of(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _directly(texts: Texts) -> list[float]:
-    from math_verify import parse, verify
+DIRECTLY = """import json, sys
+from math_verify import parse, verify
+for line in sys.stdin:
+    rewards = [float(verify(parse(f"${label}$"), parse(response))) for response, label in json.loads(line)]
+    print(json.dumps(rewards), flush=True)"""
 
-    return [float(verify(parse(f"${label}$"), parse(response))) for response, label in texts]
+
+class _Directly:
+    """math-verify in a process of its own, as fresh as the workers, with their hash seed: sympy's pace hangs on it."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", DIRECTLY],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONHASHSEED": "0"},
+        )
+
+    def __call__(self, texts: Texts) -> list[float]:
+        """A whole round in one message, so that messages cost next to nothing."""
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.write(json.dumps(texts) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def __enter__(self) -> "_Directly":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.communicate()
 
 
 def _pooled(pool: GradingPool, texts: Texts) -> list[Any]:
