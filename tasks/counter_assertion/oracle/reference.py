@@ -83,21 +83,24 @@ def compute(
     temperature: float,
     training: Training,
     before: Before | None = None,
+    *,
+    dtype: torch.dtype | None = None,
 ) -> Reference:
     """Forward and backward of a step. In the run's first, old and reference log-probs are the model's own.
 
     Args:
         model_path: folder in Hugging Face layout, as downloaded: the weights of the run's first step, and the reference
             policy of every KL.
-        parameters: float64 up to FLOAT64_PARAMETERS, float32 above.
+        parameters: of the model.
         temperature: logits are divided by it.
         training: estimator, clips and coefficients of the loss.
         before: where a later step starts.
+        dtype: by default float64 up to FLOAT64_PARAMETERS parameters, float32 above.
     Raises:
         OtherModel: tokens or weights do not fit this model.
     """
     transformers_logging.disable_progress_bar()
-    dtype = torch.float64 if parameters <= FLOAT64_PARAMETERS else torch.float32
+    dtype = dtype or (torch.float64 if parameters <= FLOAT64_PARAMETERS else torch.float32)
     model = _model(model_path, dtype)
     _refuse_other_tokens(model, batch)
     reference = None
