@@ -124,7 +124,7 @@ def _clean(stack: Stack, scene: Scene, folder: Path) -> Row:
 
 def _with_fault(stack: Stack, scene: Scene, fault: Fault, folder: Path) -> Row:
     """A fault that comes in several forms is caught if each of them is; the first that is not makes the row."""
-    started = time.monotonic()
+    started, verdict = time.monotonic(), None
     for number, options in enumerate(_forms(fault, stack)):
         try:
             verdict = _run(stack, scene, fault, folder, f"{fault.name}-{number}", options)

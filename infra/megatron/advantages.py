@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from megatron.core import parallel_state
@@ -41,7 +42,7 @@ def iteration_advantages(
     _refuse_infinite(packed, found, iteration)
     flat = [a for step in found for a in step]
     mask = [_voting(b) for step in packed for b in step]
-    group = parallel_state.get_data_parallel_group()
+    group: Any = parallel_state.get_data_parallel_group()
     white = iter(whiten(torch.cat(flat), torch.cat(mask), group=group).float().split([len(a) for a in flat]))
     return [[next(white) for _ in step] for step in found]
 

@@ -136,7 +136,7 @@ def forward_backward(
 def forward_only(wrapped: list[DistributedDataParallel], step: Callable, batches: Sequence[PackedBatch]) -> list[Any]:
     """Megatron's schedule without backward. On the last stage what `step` collects, one entry a micro-batch."""
     # A virtual pipeline takes whole groups of micro-batches: the last one is repeated, what comes of that is left out.
-    group = wrapped[0].config.microbatch_group_size_per_vp_stage if len(wrapped) > 1 else 1
+    group: Any = wrapped[0].config.microbatch_group_size_per_vp_stage if len(wrapped) > 1 else 1
     filled = [*batches, *[batches[-1]] * (-len(batches) % group)]
     found = _schedule(wrapped, step, filled, longest(batches), forward_only=True, collect_non_loss_data=True)
     return found[: len(batches)]
@@ -149,7 +149,7 @@ def longest(batches: Any) -> int:
 def _schedule(
     wrapped: list[DistributedDataParallel], step: Callable, batches: Sequence[Any], tokens: int, **how: Any
 ) -> Any:
-    run = schedules.get_forward_backward_func()
+    run: Any = schedules.get_forward_backward_func()
     return run(
         forward_step_func=step,
         # Every part of a virtual pipeline runs every micro-batch.

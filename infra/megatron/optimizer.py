@@ -54,7 +54,7 @@ class Optimizer:
         )
         self.wrapped = wrapped
         with cuda_type_names():
-            chained: Any = get_megatron_optimizer(config, wrapped)
+            chained: Any = get_megatron_optimizer(config, [*wrapped])
         (self.distributed,) = chained.chained_optimizers
         assert isinstance(self.distributed, DistributedOptimizer)
         self.megatron = chained

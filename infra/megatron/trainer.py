@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from infra.errors import ConfigurationError, TrainerUnavailable
 from infra.megatron.device import actor_environment, resolve
@@ -203,7 +203,7 @@ class MegatronTrainer:
                     ids=[state.key],
                 )
 
-    def __enter__(self) -> MegatronTrainer:
+    def __enter__(self) -> Self:
         self.start()
         return self
 

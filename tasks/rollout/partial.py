@@ -62,11 +62,11 @@ def held_rows(held: Sequence[Held]) -> list[dict[str, Any]]:
     return rows
 
 
+def _values(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(row[name]) if isinstance(row[name], list) else row[name] for name in CALL_FIELDS}
+
+
 def continued(slot: Slot, rows: Sequence[Mapping[str, Any]], iteration: int) -> Slot:
     """A held slot as a later iteration takes it: the same ids, and the calls on record."""
-    calls = [
-        Call(**{name: tuple(row[name]) if isinstance(row[name], list) else row[name] for name in CALL_FIELDS})
-        for row in rows
-        if row["index"] == slot.index and row["turn"] != NO_CALL
-    ]
+    calls = [Call(**_values(row)) for row in rows if row["index"] == slot.index and row["turn"] != NO_CALL]
     return replace(slot, iteration=iteration, continued=True, recorded={(c.call, c.turn): c for c in calls})

@@ -34,7 +34,7 @@ LOSS_TOLERANCE = 1e-6  # of sum |terms| / G'; the loss itself may be 0 by constr
 RATIO_TOLERANCE = 1e-4  # relative: the largest ratio of a step, from log-probs that agree within 1e-5
 FLOAT32_BOUND = 1e-4  # least bound where the reference itself has to be float32 (more than 200 M parameters)
 # Where a gradient is off by more than the tolerance and no more than ROUNDING_CAP, the reference is computed in float32
-# as well: how far that is from float64 is what rounding does to this very batch, and a trainer that adds in another order
+# as well: how far that is from float64 is what rounding does to this very batch, and one that adds in another order
 # may do ROUNDING_FACTOR times as much. The faults of the drill are off by a third and more.
 ROUNDING_FACTOR = 10
 ROUNDING_CAP = 1e-3
