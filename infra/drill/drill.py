@@ -131,14 +131,14 @@ def _with_fault(stack: Stack, scene: Scene, fault: Fault, folder: Path) -> Row:
         except Exception as crash:  # a crash is not a verdict: the fault counts as not caught, the drill goes on
             why = f"caught by a crash only: {type(crash).__name__}: {crash}"
             return _row(fault.name, scene, fault.what, fault.must, fault.may, None, False, why, started)
-        why = _why_not(fault, verdict) + (f" ({options['tensor']})" if options else "")
-        if _why_not(fault, verdict):
+        if why := _why_not(fault, verdict):
+            why = " ".join([why, *(f"({name} {value})" for name, value in options.items())])
             return _row(fault.name, scene, fault.what, fault.must, fault.may, verdict, False, why, started)
     return _row(fault.name, scene, fault.what, fault.must, fault.may, verdict, True, "", started)
 
 
 def _forms(fault: Fault, stack: Stack) -> list[dict[str, str]]:
-    if fault.name != "one-tensor-not-synced":
+    if not fault.each_tensor:
         return [{}]
     from infra.megatron.core import read_weights
 

@@ -29,6 +29,7 @@ class Fault:
         may: checks that may be red besides, as consequences.
         replaces: dotted path of a product function to the dotted path of its replacement.
         quick: part of the drill that is short enough for every change.
+        each_tensor: comes once for each tensor of the model; every form has to be caught.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Fault:
     may: tuple[str, ...] = ()
     replaces: Mapping[str, str] = field(default_factory=dict)
     quick: bool = False
+    each_tensor: bool = False
 
     def here(self) -> dict[str, str]:
         """The replacements of this process: what the trainer's ranks run is left out."""

@@ -213,6 +213,7 @@ FAULTS: tuple[Fault, ...] = (
         scene="synced",
         must=("weight-sync",),
         may=("on-policy",),
+        each_tensor=True,
         replaces={"infra.megatron.weights.push": f"{TRAINER}.one_tensor_left_out"},
     ),
     Fault(
