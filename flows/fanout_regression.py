@@ -16,6 +16,7 @@ from prefect.client.schemas.objects import State
 from flows.verdict_state import as_state
 from infra.faults import recorded_faults
 from infra.open_run import open_run
+from infra.pool.lease import gpu_lease
 from infra.reference_stack import reference_stack
 from infra.scenario.model import Scenario
 from infra.stopwatch import Stopwatch
@@ -43,7 +44,7 @@ def fanout_regression(scenario: Scenario, store: str | None = None, resume: str 
         with timer("download"):
             model = download_model(run)
             prompts = download_prompts(run, model)
-        with reference_stack(run, model, timer) as (engine, trainer):
+        with gpu_lease(run, timer), reference_stack(run, model, timer) as (engine, trainer):
             for iteration in run.unfinished_iterations():
                 with timer("rollout"):
                     rollouts = generate_rollouts(run, model, prompts, engine, iteration)

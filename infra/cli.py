@@ -140,11 +140,12 @@ def doctor(as_json: Json = False) -> None:
 
 @app.command()
 def bench(
-    what: Annotated[str, typer.Argument(help="schedule, normalise, grade, loss or clean.")],
+    what: Annotated[str, typer.Argument(help="schedule, normalise, grade, loss, clean or pool.")],
     sizes: Annotated[
         str | None,
         typer.Option(
-            help="Samples (schedule, normalise), tokens (loss), seeds (clean), or integer,symbolic answers (grade)."
+            help="Samples (schedule, normalise), tokens (loss), seeds (clean), runs (pool), or integer,symbolic "
+            "answers (grade)."
         ),
     ] = None,
     as_json: Json = False,
@@ -181,6 +182,18 @@ def drill(
         list_faults(as_json=as_json)
         return
     raise typer.Exit(run_faults(names or [], hook or [], quick=quick, as_json=as_json))
+
+
+@app.command()
+def pool(as_json: Json = False) -> None:
+    """Show who holds the GPUs of this host and who waits for them, in order."""
+    from infra.pool.board import board, rendered
+
+    shown = board(settings())
+    if as_json:
+        print(json.dumps(shown))
+    else:
+        Console().print(rendered(shown))
 
 
 @hook_app.command()

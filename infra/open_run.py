@@ -8,6 +8,7 @@ from prefect.runtime import flow_run
 
 from infra.errors import ConfigurationError
 from infra.hook_loading import load_scenario_hooks, source_files
+from infra.pool.need import refuse_too_many_gpus
 from infra.records.format import RECORDS_VERSION
 from infra.run import Run
 from infra.scenario.model import Scenario
@@ -37,10 +38,11 @@ def open_run(scenario: Scenario, store: str | None, resume: str | None) -> Run:
 
     Raises:
         StoreUnavailable: the store does not pass its probe.
-        ConfigurationError: the scenario asks for what this stack does not do, a hook does not load, or `resume` names
-            a run of another scenario or of other code.
+        ConfigurationError: the scenario asks for what this stack does not do or for more GPUs than there are, a hook
+            does not load, or `resume` names a run of another scenario or of other code.
     """
     refuse_unsupported(scenario)
+    refuse_too_many_gpus(scenario, settings())
     hooks = load_scenario_hooks(scenario, settings().hook_packages)
     run_id = resume or f"{scenario.name}-{flow_run.get_id().replace('-', '')[-12:]}"  # type: ignore[union-attr]
     spool = settings().spool_dir / run_id

@@ -1,5 +1,6 @@
 """What the environment says. Nothing else in fanline reads environment variables."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,6 +26,28 @@ class Settings(BaseSettings):
     hook_packages: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_names)] = Field(
         ("hooks",), description="packages that hooks may come from, with commas between"
     )
+    logical_gpus: int | None = Field(
+        None,
+        ge=0,
+        le=64,
+        description="GPUs that a host without any presents; nothing is leased there where it is not set",
+    )
+    lease_dir: Path = Field(
+        Path(f"/var/tmp/fanline-leases-{os.getuid()}"),
+        description="folder on a disk of this host for device leases; the same for all that share its GPUs",
+    )
+    lease_deadline: float = Field(
+        6 * 3600, gt=0, description="seconds that a run waits for its GPUs before it ends INFRA"
+    )
+    gpu_free_mib: int = Field(1024, ge=0, description="memory in MiB that may be used on a GPU that counts as free")
+    drain_seconds: float = Field(
+        3.0, ge=0, description="how long a worker that is asked to end lets its runs go on; then they are rescheduled"
+    )
+    pool: str | None = Field(None, description="work pool of this process; a worker sets it for its runs")
+    gpus: int | None = Field(None, ge=0, description="GPUs that the deployment of this run asks for; set by a worker")
+    lease_priority: int = Field(100, ge=0, description="place in the line for GPUs, 1 first; set by a worker")
+    tight_memory: bool = Field(False, description="the engine takes at most 0.6 of a GPU's memory; set by a worker")
+    cuda_visible_devices: str | None = Field(None, validation_alias="CUDA_VISIBLE_DEVICES")
     ray_address: str | None = Field(None, validation_alias=AliasChoices("RAY_ADDRESS", "FANLINE_RAY_ADDRESS"))
     prefect_api_url: str | None = Field(None, validation_alias="PREFECT_API_URL")
     hf_endpoint: str | None = Field(None, validation_alias="HF_ENDPOINT")

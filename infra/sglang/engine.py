@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Literal, Self
 from infra.errors import EngineUnavailable
 from infra.ports import free_port
 from infra.scenario.model import Engine
+from infra.settings import settings as machine
 from infra.sglang.client import EngineClient
-from infra.sglang.flags import HOST, Device, Dtype, dtype_on, server_arguments, server_environment
+from infra.sglang.flags import HOST, Device, Dtype, dtype_on, server_arguments, server_environment, within_memory
 from infra.sglang.health import is_ready
 from infra.supervisor import stop, supervised
 
@@ -78,7 +79,7 @@ class SGLangEngine:
         scenario = run.scenario
         return cls(
             model_path=model.path,
-            settings=scenario.engine,
+            settings=within_memory(scenario.engine, tight=machine().tight_memory),
             device=resolve(scenario),
             dtype=scenario.dtype,
             deterministic=scenario.deterministic,

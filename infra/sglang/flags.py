@@ -8,6 +8,7 @@ from infra.scenario.model import Engine
 
 HOST = "127.0.0.1"
 DECODE_GRAPH_SIZES = (1, 8, 64, 256, 1024)
+TIGHT_MEMORY_FRACTION = 0.6
 
 Device = Literal["cpu", "cuda"]
 Dtype = Literal["float32", "bfloat16"]
@@ -16,6 +17,12 @@ Dtype = Literal["float32", "bfloat16"]
 def dtype_on(device: Device) -> Dtype:
     """What `auto` means: bfloat16 is slow on a CPU."""
     return "float32" if device == "cpu" else "bfloat16"
+
+
+def within_memory(settings: Engine, *, tight: bool) -> Engine:
+    """The settings on this deployment: where memory is tight the engine takes at most 0.6 of a GPU's."""
+    fraction = min(settings.memory_fraction, TIGHT_MEMORY_FRACTION)
+    return settings.model_copy(update={"memory_fraction": fraction}) if tight else settings
 
 
 def server_arguments(

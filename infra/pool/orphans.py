@@ -1,0 +1,106 @@
+"""Flow runs whose worker died: what is left of them is ended, and their state says so.
+
+A run's process ends with its worker and reports that itself. When it can not, because the host went down or the process
+was killed too, Prefect shows it as running for ever. Workers of the same host know better.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+    WorkPoolFilter,
+    WorkPoolFilterName,
+)
+from prefect.client.schemas.objects import StateType
+from prefect.states import AwaitingRetry, Cancelled, Crashed
+
+from infra.pool.process import ProcessIdentity, end_carrying
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import PrefectClient
+    from prefect.client.schemas.objects import FlowRun, State
+
+ATTEMPT = "FANLINE_ATTEMPT"  # in the environment of all processes of one start of a run
+UNFINISHED = [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]
+SETTLED_WITHIN = timedelta(seconds=60)  # a living worker has started, or ended, the process of a run within this
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunProcess:
+    """The process of a flow run as Prefect keeps it (`infrastructure_pid`): `process:worker:attempt`."""
+
+    process: ProcessIdentity
+    worker: ProcessIdentity
+    attempt: str
+
+    @classmethod
+    def of(cls, process: ProcessIdentity, worker_pid: int, attempt: str) -> RunProcess:
+        worker = ProcessIdentity.of(worker_pid)
+        assert worker is not None, f"worker {worker_pid} has ended"
+        return cls(process=process, worker=worker, attempt=attempt)
+
+    @classmethod
+    def read(cls, text: str) -> RunProcess | None:
+        """What a run's `infrastructure_pid` says; None where another kind of worker wrote it."""
+        parts = text.split(":")
+        if len(parts) != 3:
+            return None
+        process, worker = ProcessIdentity.read(parts[0]), ProcessIdentity.read(parts[1])
+        return cls(process=process, worker=worker, attempt=parts[2]) if process and worker else None
+
+    def __str__(self) -> str:
+        return f"{self.process}:{self.worker}:{self.attempt}"
+
+    def gone(self) -> bool:
+        """Whether this host can say that the process has ended."""
+        return self.process.here and not self.process.alive()
+
+
+async def settle_orphans(client: PrefectClient, pool: str, logger: logging.Logger | logging.LoggerAdapter) -> int:
+    """Settle every run of a pool that says it goes on and whose process and worker, of this host, are gone.
+
+    Returns how many they were.
+    """
+    runs = await client.read_flow_runs(
+        work_pool_filter=WorkPoolFilter(name=WorkPoolFilterName(any_=[pool])),
+        flow_run_filter=FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=UNFINISHED))),
+    )
+    settled = 0
+    for run in runs:
+        if (state := _truth(run)) is not None:
+            await client.set_flow_run_state(run.id, state, force=True)
+            logger.warning("Flow run %s is %s: %s", run.name, state.name, state.message)
+            settled += 1
+    return settled
+
+
+def _truth(run: FlowRun) -> State | None:
+    """The state that a run should have; None where the one it has may be right.
+
+    A run that is started again still has its last process: what says that a process is about to start, or that a living
+    worker is about to settle it, is believed for a while.
+    """
+    assert run.state is not None
+    kind, long_so = run.state.type, datetime.now(UTC) - run.state.timestamp >= SETTLED_WITHIN
+    process = RunProcess.read(run.infrastructure_pid or "")
+    if process is None:
+        taken = kind == StateType.PENDING and not run.infrastructure_pid and run.start_time is None and long_so
+        return AwaitingRetry(message="A worker took it and did not start it.") if taken else None
+    if not process.gone() or (process.worker.alive() and kind != StateType.CANCELLING):
+        return None
+    if not long_so and (kind == StateType.PENDING or process.worker.alive()):
+        return None
+    left = end_carrying(ATTEMPT, process.attempt)
+    words = f"Its process {process.process} and its worker {process.worker} have ended; {left} processes were left."
+    if kind == StateType.CANCELLING:
+        return Cancelled(message=words)
+    if kind == StateType.PENDING:
+        return AwaitingRetry(message=f"{words} It had not begun.")
+    return Crashed(message=words)

@@ -1,0 +1,90 @@
+"""What a deployment may ask of the GPU pool: the typed fields of the work pool `gpu-process`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from prefect.workers.process import ProcessJobConfiguration, ProcessVariables
+from pydantic import BaseModel, ConfigDict, Field
+
+from infra.pool.inventory import Inventory
+
+if TYPE_CHECKING:
+    from prefect.client.schemas.objects import FlowRun
+
+MOST_GPUS = 64
+GPUS = Field(
+    default=0,
+    ge=0,
+    le=MOST_GPUS,
+    title="GPUs",
+    description="Most GPUs of one host that a run may lease; a run gets all that its scenario needs, or waits. 0 for "
+    "runs that need none.",
+)
+TIGHT_MEMORY = Field(
+    default=False,
+    title="Tight memory",
+    description="The engine takes at most 0.6 of a GPU's memory, for models that leave the trainer too little.",
+)
+STORE = Field(
+    default=None,
+    title="Artifact store",
+    description="A folder of the host or s3://bucket/prefix; the host's own by default.",
+)
+
+
+class GpuLabels(BaseModel):
+    """What a run asks of the host; it is refused by a host that is otherwise."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    accelerator: str | None = Field(
+        default=None,
+        pattern=r"^[a-z0-9+-]+$",
+        description="Kind of GPU, for example h200; cpu for a host with logical GPUs.",
+    )
+    count: int | None = Field(default=None, ge=0, le=MOST_GPUS, description="Least number of GPUs that the host has.")
+    memory: float | None = Field(default=None, ge=0, description="Least memory of each GPU, in GiB.")
+
+
+class GpuVariables(ProcessVariables):
+    """Job variables of a deployment."""
+
+    gpus: int = GPUS
+    labels: GpuLabels = Field(default_factory=GpuLabels, description="Labels that the host must have.")  # type: ignore[assignment]
+    tight_memory: bool = TIGHT_MEMORY
+    store: str | None = STORE
+
+
+class GpuJobConfiguration(ProcessJobConfiguration):
+    """One run's fields, checked by the worker once more: a pool's template can be edited by hand."""
+
+    gpus: int = GPUS
+    labels: dict[str, Any] = Field(default_factory=dict)
+    tight_memory: bool = TIGHT_MEMORY
+    store: str | None = STORE
+
+    def prepare_for_flow_run(self, flow_run: FlowRun, *args: Any, **kwargs: Any) -> None:
+        """Prefect's preparation, and what the run's own process has to know of its deployment."""
+        self.wanted()  # labels that are none are refused before anything is started
+        super().prepare_for_flow_run(flow_run, *args, **kwargs)
+        self.env |= {"FANLINE_GPUS": str(self.gpus), "FANLINE_TIGHT_MEMORY": str(self.tight_memory)}
+        if self.store is not None:
+            self.env["FANLINE_STORE"] = self.store
+
+    def wanted(self) -> GpuLabels:
+        """The labels that the deployment asks for, without those that Prefect adds."""
+        return GpuLabels(**{n: v for n, v in self.labels.items() if not n.startswith("prefect.io/") and v is not None})
+
+
+def unfit(wanted: GpuLabels, gpus: int, have: Inventory) -> str | None:
+    """Why this host can not serve a run, with what was asked and what it has; None where it can."""
+    host = f"host {have.host} has"
+    if wanted.accelerator is not None and wanted.accelerator != have.accelerator:
+        return f"The run asks for accelerator {wanted.accelerator}, {host} {have.accelerator}."
+    if wanted.memory is not None and wanted.memory > have.memory_gib:
+        return f"The run asks for GPUs of {wanted.memory:g} GiB, {host} {len(have.gpus)} of {have.memory_gib:g} GiB."
+    if max(gpus, wanted.count or 0) > len(have.gpus):
+        asked = f"{gpus} GPUs" if gpus >= (wanted.count or 0) else f"a host of {wanted.count} GPUs"
+        return f"The run asks for {asked}, {host} {len(have.gpus)}{' logical ones' if have.emulated else ''}."
+    return None
