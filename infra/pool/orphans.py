@@ -7,9 +7,12 @@ was killed too, Prefect shows it as running for ever. Workers of the same host k
 from __future__ import annotations
 
 import logging
+import os
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from prefect.client.schemas.filters import (
     FlowRunFilter,
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 
 ATTEMPT = "FANLINE_ATTEMPT"  # in the environment of all processes of one start of a run
 UNFINISHED = [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]
+WRITTEN_WITHIN = timedelta(seconds=10)  # a worker has written down a process before the process says that it runs
 SETTLED_WITHIN = timedelta(seconds=60)  # a living worker has started, or ended, the process of a run within this
 
 
@@ -63,10 +67,16 @@ class RunProcess:
         return self.process.here and not self.process.alive()
 
 
-async def settle_orphans(client: PrefectClient, pool: str, logger: logging.Logger | logging.LoggerAdapter) -> int:
-    """Settle every run of a pool that says it goes on and whose process and worker, of this host, are gone.
+async def settle_orphans(
+    client: PrefectClient, pool: str, logger: logging.Logger | logging.LoggerAdapter, *, mine: Collection[UUID] = ()
+) -> int:
+    """Settle every run of a pool that says it goes on and whose process, of this host, is gone; returns how many.
 
-    Returns how many they were.
+    A worker settles its own runs; those of a worker that lives are left to it.
+
+    Args:
+        mine: runs that this process, as a worker, is busy with. One of its own beside these it could not settle, for
+            instance because the server was away.
     """
     runs = await client.read_flow_runs(
         work_pool_filter=WorkPoolFilter(name=WorkPoolFilterName(any_=[pool])),
@@ -74,31 +84,34 @@ async def settle_orphans(client: PrefectClient, pool: str, logger: logging.Logge
     )
     settled = 0
     for run in runs:
-        if (state := _truth(run)) is not None:
+        if (state := _truth(run, mine)) is not None:
             await client.set_flow_run_state(run.id, state, force=True)
             logger.warning("Flow run %s is %s: %s", run.name, state.name, state.message)
             settled += 1
     return settled
 
 
-def _truth(run: FlowRun) -> State | None:
+def _truth(run: FlowRun, mine: Collection[UUID]) -> State | None:
     """The state that a run should have; None where the one it has may be right.
 
     A run that is started again still has its last process: what says that a process is about to start, or that a living
     worker is about to settle it, is believed for a while.
     """
     assert run.state is not None
-    kind, long_so = run.state.type, datetime.now(UTC) - run.state.timestamp >= SETTLED_WITHIN
+    age = datetime.now(UTC) - run.state.timestamp
+    kind, long_so = run.state.type, age >= SETTLED_WITHIN
     process = RunProcess.read(run.infrastructure_pid or "")
     if process is None:
         taken = kind == StateType.PENDING and not run.infrastructure_pid and run.start_time is None and long_so
         return AwaitingRetry(message="A worker took it and did not start it.") if taken else None
-    if not process.gone() or (process.worker.alive() and kind != StateType.CANCELLING):
+    given_up = process.worker.pid == os.getpid() and run.id not in mine
+    attended = process.worker.here and process.worker.alive() and not given_up
+    if not process.gone() or age < WRITTEN_WITHIN or (attended and kind != StateType.CANCELLING):
         return None
-    if not long_so and (kind == StateType.PENDING or process.worker.alive()):
+    if not long_so and (kind == StateType.PENDING or attended):
         return None
     left = end_carrying(ATTEMPT, process.attempt)
-    words = f"Its process {process.process} and its worker {process.worker} have ended; {left} processes were left."
+    words = f"Its process {process.process} of worker {process.worker} has ended; {left} processes were left."
     if kind == StateType.CANCELLING:
         return Cancelled(message=words)
     if kind == StateType.PENDING:

@@ -83,7 +83,7 @@ class GpuProcessWorker(ProcessWorker):
             return []
         if time.monotonic() - self._looked >= LOOK_FOR_ORPHANS_SECONDS and self._work_pool is not None:
             self._looked = time.monotonic()
-            await settle_orphans(self.client, self._work_pool_name, self._logger)
+            await settle_orphans(self.client, self._work_pool_name, self._logger, mine=[*self.running])
         return await super().get_and_submit_flow_runs()
 
     async def run(  # type: ignore[override]
