@@ -106,6 +106,14 @@ def visible(gpus: Sequence[Gpu], devices: str | None) -> list[Gpu]:
     ]
 
 
+def cuda_environment(gpus: Sequence[Gpu]) -> dict[str, str]:
+    """Variables under which a process sees these alone: NVIDIA's numbers, in the order in which nvidia-smi counts.
+
+    Every library reads numbers; not every one reads UUIDs.
+    """
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(str(gpu.index) for gpu in gpus)}
+
+
 def _logical(pool: str, count: int) -> tuple[Gpu, ...]:
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GIB
     share = round(total / max(count, 1), 1)

@@ -15,7 +15,7 @@ from prefect.runtime import flow_run
 
 from infra.errors import InfraFault
 from infra.pool.board import artifact_key, artifact_rows, board_of
-from infra.pool.inventory import Gpu, Inventory, usage
+from infra.pool.inventory import Gpu, Inventory, cuda_environment, usage
 from infra.pool.leases import TOKEN, Lease, LeaseFolder, Waiting
 from infra.pool.line import Claim
 from infra.pool.need import leased_inventory
@@ -73,7 +73,7 @@ def leased(claim: Claim, have: Inventory, now: Settings) -> Iterator[tuple[Gpu, 
     lease = _wait(folder, claim, have, now.lease_deadline, log)
     log.info("holds %s of host %s", _names(lease.gpus), have.host)
     _publish(folder, have)
-    with _environment({TOKEN: lease.token} | ({} if have.emulated else _visible(lease.gpus))):
+    with _environment({TOKEN: lease.token} | ({} if have.emulated else cuda_environment(lease.gpus))):
         try:
             yield lease.gpus
         finally:
@@ -129,11 +129,6 @@ def _publish(folder: LeaseFolder, have: Inventory) -> None:
 
 def _names(gpus: tuple[Gpu, ...]) -> str:
     return f"{len(gpus)} GPUs ({', '.join(str(gpu.index) for gpu in gpus)})"
-
-
-def _visible(gpus: tuple[Gpu, ...]) -> dict[str, str]:
-    """NVIDIA's numbers, which all libraries read, in the order in which nvidia-smi counts."""
-    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(str(gpu.index) for gpu in gpus)}
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ was killed too, Prefect shows it as running for ever. Workers of the same host k
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Collection
@@ -22,6 +23,7 @@ from prefect.client.schemas.filters import (
     WorkPoolFilterName,
 )
 from prefect.client.schemas.objects import StateType
+from prefect.exceptions import ObjectNotFound
 from prefect.states import AwaitingRetry, Cancelled, Crashed
 
 from infra.pool.process import ProcessIdentity, end_carrying
@@ -85,7 +87,8 @@ async def settle_orphans(
     settled = 0
     for run in runs:
         if (state := _truth(run, mine)) is not None:
-            await client.set_flow_run_state(run.id, state, force=True)
+            with contextlib.suppress(ObjectNotFound):  # deleted meanwhile
+                await client.set_flow_run_state(run.id, state, force=True)
             logger.warning("Flow run %s is %s: %s", run.name, state.name, state.message)
             settled += 1
     return settled
