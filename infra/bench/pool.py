@@ -19,6 +19,7 @@ from uuid import UUID
 
 from infra.pool.history import in_part, over_committed, overtaken, read_history
 from infra.prefect_api import prefect_api
+from infra.settings import settings
 from infra.supervisor import stop, supervised
 
 GPUS, WORKERS, RUNS_A_WORKER = 4, 3, 2
@@ -37,6 +38,8 @@ def run(sizes: Sequence[int] = (50,)) -> dict[str, Any]:
     """
     with tempfile.TemporaryDirectory(prefix="fanline-pool-") as name:
         folder = Path(name)
+        if settings().prefect_api_url is None:  # a server of our own, and its database too
+            os.environ["PREFECT_HOME"] = str(folder / "prefect")
         with prefect_api(folder / "server.log"):
             pool = f"bench-{folder.name.rsplit('-', 1)[1].lower().replace('_', '-')}"
             runs = asyncio.run(_queue_runs(pool, sizes[0], folder))

@@ -109,7 +109,7 @@ def _truth(run: FlowRun, mine: Collection[UUID]) -> State | None:
         return AwaitingRetry(message="A worker took it and did not start it.") if taken else None
     given_up = process.worker.pid == os.getpid() and run.id not in mine
     attended = process.worker.here and process.worker.alive() and not given_up
-    if not process.gone() or age < WRITTEN_WITHIN or (attended and kind != StateType.CANCELLING):
+    if not process.gone() or age < WRITTEN_WITHIN or (attended and kind == StateType.RUNNING):
         return None
     if not long_so and (kind == StateType.PENDING or attended):
         return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import secrets
 import signal
 import sys
@@ -41,6 +42,11 @@ if TYPE_CHECKING:
 ENGINE = command_to_string([sys.executable, "-m", "prefect.engine"])
 GRACE_SECONDS = 6.0  # from SIGTERM, for a run to end its engine and report its state, to SIGKILL of all that is left
 LOOK_SECONDS = 0.1
+# How Prefect says that it could not hand a run over, and why: its server refused (SQLite is locked) or did not answer.
+NOT_REACHED = re.compile(
+    r"Failed to submit flow run to infrastructure: "
+    r"(PrefectHTTPStatusError: Server error|\w*(Connect|Read|Write|Pool|RemoteProtocol)(Error|Timeout))"
+)
 LOOK_FOR_ORPHANS_SECONDS = 20.0
 
 
@@ -107,6 +113,14 @@ class GpuProcessWorker(ProcessWorker):
             with anyio.CancelScope(shield=True):
                 await settle(self.client, flow_run.id, rescheduled=entry is not None and entry.rescheduled)
             self.running.pop(flow_run.id, None)
+
+    async def _propose_crashed_state(self, flow_run: FlowRun, message: str, client: Any = None) -> None:
+        """As Prefect's, but a run that was not started because the server was busy or away is no crash.
+
+        It stays Pending, and `settle_orphans` puts it back on the schedule: no run is lost.
+        """
+        if NOT_REACHED.search(message) is None:
+            await super()._propose_crashed_state(flow_run, message, client)
 
     async def _execute(
         self,
