@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from infra.deploy import commands as deploy_commands
 from infra.errors import ConfigurationError, FanlineError, InfraFault
 from infra.scenario.load import load, names
 from infra.settings import settings
@@ -28,6 +29,7 @@ app = typer.Typer(
 
 hook_app = typer.Typer(no_args_is_help=True, help="Look at hooks before any run.")
 app.add_typer(hook_app, name="hook")
+deploy_commands.register(app)
 
 Store = Annotated[str | None, typer.Option("--store", help="Artifact store: a folder or s3://bucket/prefix.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]

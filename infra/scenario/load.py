@@ -38,7 +38,7 @@ def load(name_or_file: str, overrides: list[str] | None = None) -> Scenario:
     if not isinstance(document, dict):
         raise ConfigurationError(f"{path.name} holds no scenario: its top level has no fields.")
     for override in overrides or []:
-        _set(document, override)
+        set_field(document, override)
     return validate(document, path.name)
 
 
@@ -50,7 +50,12 @@ def validate(document: Any, where: str) -> Scenario:
         raise ConfigurationError(f"Scenario {where} is not valid:\n  " + "\n  ".join(lines)) from cause
 
 
-def _set(document: dict[str, Any], override: str) -> None:
+def set_field(document: dict[str, Any], override: str) -> None:
+    """Put one `section.field=value` into a document.
+
+    Raises:
+        ConfigurationError: it is not of that form, or goes through something that has no fields.
+    """
     path, separator, text = override.partition("=")
     if not separator:
         raise ConfigurationError(f"--set {override}: expected section.field=value.")

@@ -1,0 +1,64 @@
+"""Tell that an unattended run is red, as a Prefect event; an automation makes a notice of the first of each cause."""
+
+from collections.abc import Sequence
+from uuid import NAMESPACE_URL, uuid5
+
+from prefect.events import emit_event
+from prefect.logging import get_run_logger
+from prefect.runtime import deployment
+
+from infra.deploy.automations import CAUSE, RED_EVENT
+from infra.errors import StoreUnavailable
+from infra.nightly.judge import Ended
+from infra.notices.causes import Cause, cause_of
+from infra.notices.memory import forget, remember
+from infra.open_run import absolute
+from infra.records.verdict import Outcome, Verdict
+from infra.run import Run
+from infra.settings import settings
+from infra.store import ArtifactStore
+
+REASON_CHARACTERS = 2000
+
+
+def tell_cause(run: Run, verdict: Verdict) -> None:
+    """Of a red run of a deployment: the event. Of a green one: nothing, but causes count as new from here on.
+
+    A run that a person started at a terminal (`fanline run`) tells nobody: that person is there.
+    """
+    if deployment.id is not None:
+        _tell(run.store, run.scenario.name, cause_of(run.scenario.name, verdict), run.run_id)
+
+
+def tell_silent_children(ended: Sequence[Ended], store_uri: str | None) -> None:
+    """A night tells of the scenarios whose runs could not do it themselves: cancelled, crashed, never started."""
+    store = ArtifactStore(absolute(store_uri or settings().store_uri))
+    for one in ended:
+        if not one.verdict and one.outcome is not Outcome.PASS and deployment.id is not None:
+            cause = Cause(scenario=one.scenario, verdict=one.outcome.name, checks=(), reason=one.message)
+            _tell(store, one.scenario, cause, one.flow_run_id or one.scenario)
+
+
+def _tell(store: ArtifactStore, scenario: str, cause: Cause | None, run_id: str) -> None:
+    try:
+        if cause is None:
+            forget(store, scenario, run_id)
+            return
+        first = remember(store, cause, run_id)
+    except StoreUnavailable as lost:
+        get_run_logger().error("The memory of notices is not available: %s", lost)
+        if cause is None:
+            return
+        first = True  # told twice is better than not at all
+    emit_event(
+        event=RED_EVENT,
+        id=uuid5(NAMESPACE_URL, f"{run_id}:{cause.fingerprint}"),
+        resource={
+            "prefect.resource.id": f"{CAUSE}.{cause.fingerprint}",
+            "prefect.resource.name": scenario,
+            "fanline.first": "true" if first else "false",
+            "fanline.verdict": cause.verdict,
+            "fanline.checks": ",".join(cause.checks),
+        },
+        payload={"reason": cause.reason[:REASON_CHARACTERS], "run": run_id},
+    )
