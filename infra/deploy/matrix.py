@@ -51,7 +51,7 @@ class Entry(Part):
     queue: Name
     nightly: bool = False
     tags: tuple[Name, ...] = ()
-    ci_label: str | None = Field(None, description="label of a pull request that starts it")
+    ci_label: str | None = Field(None, pattern=r"^[\w :./-]+$", description="label of a pull request that starts it")
 
 
 class Nightly(Part):

@@ -12,7 +12,7 @@ from prefect.client.schemas.objects import FlowRun, State
 from prefect.deployments import run_deployment
 from prefect.exceptions import ObjectNotFound
 from prefect.logging import get_run_logger
-from prefect.runtime import flow_run
+from prefect.runtime import flow_run as this_run
 
 from infra.deploy.deployments import REGRESSION_FLOW
 from infra.nightly.judge import Ended, judged
@@ -34,7 +34,7 @@ class Child:
 
 def start_children(scenarios: Sequence[str], queue: str | None) -> list[Child]:
     """One run of each scenario's deployment, the same ones again when their parent is retried."""
-    return [_start(name, queue, f"{flow_run.get_id()}:{name}") for name in dict.fromkeys(scenarios)]
+    return [_start(name, queue, f"{this_run.get_id()}:{name}") for name in dict.fromkeys(scenarios)]
 
 
 def _start(scenario: str, queue: str | None, once: str) -> Child:
@@ -79,10 +79,10 @@ def wait_for_children(
     return [ended[c.scenario] for c in children]
 
 
-def cancel_children(flow: Any, parent: FlowRun, state: State) -> None:
-    """Flow hook: a cancelled night takes its unfinished children along."""
+def cancel_children(flow: Any, flow_run: FlowRun, state: State) -> None:
+    """Flow hook, which Prefect calls by these names: a cancelled night takes its unfinished children along."""
     with get_client(sync_client=True) as client:
-        mine = FlowRunFilter.model_validate({"parent_flow_run_id": {"any_": [str(parent.id)]}})
+        mine = FlowRunFilter.model_validate({"parent_flow_run_id": {"any_": [str(flow_run.id)]}})
         for run in client.read_flow_runs(flow_run_filter=mine):
             if not is_final(run):
                 cancel(client, run, "The night that it belongs to was cancelled.")

@@ -11,7 +11,8 @@ FOLDER, GREEN = "notices", "green.json"
 _ID = re.compile(r"\b(?=\w*\d)[0-9a-f]{6,}\b|\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", re.I)
 _RUN = re.compile(r"\b[a-z0-9][a-z0-9-]*-[0-9a-f]{12}\b")
 _PATH = re.compile(r"(?<!\w)(?:\w+:/)?/[^\s'\",;)]+")
-_NUMBER = re.compile(r"[-+]?\d+(?:[.,]\d+)*(?:e[-+]?\d+)?", re.I)
+_NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:[.,]\d+)*(?:e[-+]?\d+)?(?!\w)", re.I)
+_DIGITS = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +36,7 @@ def stripped(reason: str) -> str:
 
     Example: "step 3 of tiny-0123456789ab: error 2.6e-06" -> "step # of #: error #"
     """
-    for pattern in (_RUN, _PATH, _ID, _NUMBER):
+    for pattern in (_RUN, _PATH, _NUMBER, _ID, _DIGITS):
         reason = pattern.sub("#", reason)
     # A list of ids is one thing, however long: "[#, #, #]" and "[#]".
     return " ".join(re.sub(r"#(?:\s*[,;]?\s*#)+", "#", reason).split()).lower()

@@ -5,7 +5,7 @@ from uuid import NAMESPACE_URL, uuid5
 
 from prefect.events import emit_event
 from prefect.logging import get_run_logger
-from prefect.runtime import deployment
+from prefect.runtime import deployment, flow_run
 
 from infra.deploy.automations import CAUSE, RED_EVENT
 from infra.errors import StoreUnavailable
@@ -36,7 +36,7 @@ def tell_silent_children(ended: Sequence[Ended], store_uri: str | None) -> None:
     for one in ended:
         if not one.verdict and one.outcome is not Outcome.PASS and deployment.id is not None:
             cause = Cause(scenario=one.scenario, verdict=one.outcome.name, checks=(), reason=one.message)
-            _tell(store, one.scenario, cause, one.flow_run_id or one.scenario)
+            _tell(store, one.scenario, cause, one.flow_run_id or f"{flow_run.get_id()}:{one.scenario}")
 
 
 def _tell(store: ArtifactStore, scenario: str, cause: Cause | None, run_id: str) -> None:

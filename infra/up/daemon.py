@@ -40,6 +40,7 @@ class Daemon:
         pid = os.getpid()
         self.state = UpState(pid=pid, started=start_time(pid) or 0, port=port)
         self.env = {
+            "PREFECT_SERVER_DATABASE_TIMEOUT": "60",  # SQLite: a writer waits for the other ones
             **os.environ,
             **QUIET,
             "FANLINE_HOME": str(home.absolute()),
