@@ -14,6 +14,7 @@ from infra.supervisor import descendants
 from tests.engine_fixture import write_tiny_qwen2
 from tests.every_test_ran import pytest_sessionfinish  # noqa: F401  pytest finds the hook here
 from tests.machine_fixture import machine  # noqa: F401  pytest finds the fixture here
+from tests.postgres_fixture import postgres_url  # noqa: F401  as above
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from prefect.states import Scheduled
 from tests.flows.light_regression import ENTRYPOINT
 from tests.machine_fixture import Machine
 
-LIMIT_SECONDS = 150.0
+LIMIT_SECONDS = 300.0
 NIGHTLY = "fanout-nightly/nightly"
 
 

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from infra.deploy import deploy_command
 from infra.deploy.automations import FIRST_OF_A_CAUSE, NO_NIGHT, no_verdict
 from infra.deploy.matrix import load_matrix
 from infra.deploy.server import Server
 from infra.deploy.wanted import Wanted
+from infra.errors import ConfigurationError
 from infra.scenario.load import load
 from tests.flows.processes import wait_until
 from tests.machine_fixture import ROOT, Machine
@@ -21,14 +23,17 @@ from tests.machine_fixture import ROOT, Machine
 pytestmark = pytest.mark.prefect
 
 
-def deploy(machine: Machine, *options: str) -> dict[str, Any]:
-    done = machine.fanline("deploy", "--json", *options)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+def deploy(machine: Machine, notify: str | None = None, *, dry_run: bool = False) -> list[dict[str, Any]]:
+    """The changes that it makes, or would make."""
+    with machine.client():
+        done = deploy_command.deploy(str(machine.home / "store"), notify, dry_run=dry_run)
+    return [change.to_dict() for change in done.changes]
 
 
 def test_what_was_deployed_does_not_differ(machine: Machine):
-    assert deploy(machine, "--dry-run")["changes"] == []
+    done = machine.fanline("deploy", "--dry-run", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"dry_run": True, "files": [], "changes": []}
 
 
 def test_a_dry_run_tells_the_difference_and_changes_nothing(machine: Machine):
@@ -37,14 +42,14 @@ def test_a_dry_run_tells_the_difference_and_changes_nothing(machine: Machine):
     with machine.client() as client:
         client.update_work_pool("gpu-4", WorkPoolUpdate(concurrency_limit=9))
         client.request("DELETE", "/work_pools/{pool}/queues/{queue}", path_params={"pool": "gpu-4", "queue": "gate"})
-    dry = deploy(machine, "--dry-run")
-    told = {(c["action"], c["kind"], c["name"]) for c in dry["changes"]}
+    dry = deploy(machine, dry_run=True)
+    told = {(c["action"], c["kind"], c["name"]) for c in dry}
     assert {("update", "work pool", "gpu-4"), ("create", "work queue", "gpu-4/gate")} <= told
-    pool = next(c for c in dry["changes"] if c["kind"] == "work pool")
+    pool = next(c for c in dry if c["kind"] == "work pool")
     assert pool["fields"] == [{"path": "concurrency_limit", "before": 9, "after": 4}]
-    assert deploy(machine, "--dry-run") == dry
-    assert deploy(machine)["changes"] == dry["changes"]
-    assert deploy(machine)["changes"] == []
+    assert deploy(machine, dry_run=True) == dry
+    assert deploy(machine) == dry
+    assert deploy(machine) == []
 
 
 def test_queues_have_their_places_and_limits(machine: Machine):
@@ -60,7 +65,7 @@ def test_prefects_own_deploy_makes_the_same_deployments(machine: Machine):
     env = {**machine.env, "PREFECT_API_URL": machine.api_url}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert deploy(machine, "--dry-run")["changes"] == []
+    assert deploy(machine, dry_run=True) == []
 
 
 @pytest.mark.parametrize(
@@ -69,7 +74,7 @@ def test_prefects_own_deploy_makes_the_same_deployments(machine: Machine):
         ("seed", -1, "-1 is less than the minimum of 0"),
         ("device", "tpu", "'tpu' is not one of"),
         ("sed", 3, "Additional properties are not allowed"),
-        ("rollout", {"prompts": "many"}, "is not of type 'integer'"),
+        ("seed", "many", "'many' is not of type 'integer'"),
     ],
 )
 def test_a_wrong_value_is_refused_by_the_server_with_words(machine: Machine, field: str, value: Any, words: str):
@@ -150,9 +155,9 @@ def test_a_notification_block_gets_the_first_of_a_cause(machine: Machine, inbox:
     with machine.client():
         block = CustomWebhookNotificationBlock(name="ops", url=url, json_data={"said": "{{subject}}: {{body}}"})
         block.save("ops", overwrite=True)
-    changed = deploy(machine, "--notify", "custom-webhook/ops")["changes"]
+    changed = deploy(machine, "custom-webhook/ops")
     assert [change["name"] for change in changed] == [FIRST_OF_A_CAUSE, NO_NIGHT]
-    assert deploy(machine)["changes"] == [], "without --notify the actions stay as they are"
+    assert deploy(machine) == [], "without --notify the actions stay as they are"
     for first in ("true", "false"):
         emit_red(machine, first)
     assert wait_until(lambda: bool(letters), 60)
@@ -176,5 +181,5 @@ def emit_red(machine: Machine, first: str) -> None:
 
 
 def test_a_notification_block_that_is_not_there_is_wrong_usage(machine: Machine):
-    refused = machine.fanline("deploy", "--dry-run", "--notify", "slack-webhook/nobody")
-    assert refused.returncode == 2 and "no notification block" in refused.stderr
+    with pytest.raises(ConfigurationError, match="no notification block"):
+        deploy(machine, "slack-webhook/nobody", dry_run=True)

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from infra.deploy import trigger as deployment_trigger
+from infra.errors import ConfigurationError
 from tests.flows.night import create_children, read
 from tests.machine_fixture import Machine
 
@@ -36,17 +38,19 @@ def test_a_run_that_lasts_too_long_is_cancelled_and_infra(machine: Machine):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("name", "overrides", "environment", "words"),
     [
-        (["teeny"], "There is no deployment fanout-regression/teeny. There are: "),
-        (["tiny", "--set", "rollout.promts=3"], "prompts"),
-        (["tiny", "--env", "PYTHONPATH"], "expected NAME=VALUE"),
-        (["fanout-nightly/nightly", "--set", "scenarios=[]"], "The server refuses the run"),
+        ("teeny", [], [], "There is no deployment fanout-regression/teeny"),
+        ("tiny", ["rollout.promts=3"], [], "Did you mean 'prompts'"),
+        ("tiny", [], ["PYTHONPATH"], "expected NAME=VALUE"),
+        ("fanout-nightly/nightly", ["scenarios=[]"], [], "The server refuses the run"),
     ],
 )
-def test_wrong_usage_creates_no_run(machine: Machine, arguments: list[str], words: str):
-    code, said, _ = trigger(machine, *arguments)
-    assert code == 2 and words in said["error"]
+def test_wrong_usage_creates_no_run(
+    machine: Machine, name: str, overrides: list[str], environment: list[str], words: str
+):
+    with machine.client(), pytest.raises(ConfigurationError, match=words):
+        deployment_trigger.trigger(name, overrides, environment=environment, timeout_seconds=1)
 
 
 def test_a_hook_outside_the_allowed_packages_is_refused_by_the_worker_with_words(machine: Machine):
