@@ -15,6 +15,7 @@ from prefect.client.schemas.objects import State
 
 from flows.verdict_state import as_state
 from infra.faults import recorded_faults
+from infra.notices.tell import tell_cause
 from infra.open_run import open_run
 from infra.pool.lease import gpu_lease
 from infra.reference_stack import reference_stack
@@ -62,4 +63,5 @@ def fanout_regression(scenario: Scenario, store: str | None = None, resume: str 
     with timer("counter_assertion"):
         verdict = assert_counters(run, model, prompts, faults.first)
     publish_report(run, verdict, timer.seconds)
+    tell_cause(run, verdict)
     return as_state(run, verdict)

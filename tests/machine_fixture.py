@@ -55,7 +55,8 @@ class Machine:
 def environment_of(home: Path, **more: str) -> dict[str, str]:
     """For commands of one home: the checkout's code, and nothing of another server."""
     kept = {name: value for name, value in os.environ.items() if name not in ("PREFECT_API_URL", "PREFECT_HOME")}
-    return {**kept, "FANLINE_HOME": str(home), "PYTHONPATH": str(ROOT), **QUICK, **more}
+    own = {"FANLINE_HOME": str(home), "FANLINE_LEASE_DIR": str(home / "leases"), "PYTHONPATH": str(ROOT)}
+    return {**kept, **own, **QUICK, **more}
 
 
 @contextlib.contextmanager

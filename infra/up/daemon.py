@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from infra.deploy.matrix import load_matrix
+from infra.pool.inventory import DRIVER
 from infra.prefect_api import QUIET
 from infra.settings import settings
 from infra.up.services import Kept, Service, server_service, worker_service
@@ -26,6 +27,7 @@ LOOK_SECONDS = 0.5
 HEALTHY_SECONDS = 180.0
 STOP_SECONDS = 11.0
 SAID_CHARACTERS = 4000
+LOGICAL_GPUS = "4"
 
 
 class Ending(Exception):
@@ -41,6 +43,8 @@ class Daemon:
         self.state = UpState(pid=pid, started=start_time(pid) or 0, port=port)
         self.env = {
             "PREFECT_SERVER_DATABASE_TIMEOUT": "60",  # SQLite: a writer waits for the other ones
+            "FANLINE_DRAIN_SECONDS": "1",  # `fanline down` has 15 seconds; runs go on at the next `up`
+            **logical_gpus(),
             **os.environ,
             **QUIET,
             "FANLINE_HOME": str(home.absolute()),
@@ -116,6 +120,11 @@ class Daemon:
             for kept in group:
                 kept.wait(STOP_SECONDS)
         log("everything is ended")
+
+
+def logical_gpus() -> dict[str, str]:
+    """A host without GPUs presents as many as the pool's name says; its runs are marked `emulated`."""
+    return {} if DRIVER.exists() else {"FANLINE_LOGICAL_GPUS": LOGICAL_GPUS}
 
 
 class Failed(Exception):

@@ -24,15 +24,15 @@ class Service:
 def server_service(port: int) -> Service:
     """Prefect's server, on the loopback address, with its scheduler, automations and clean-up."""
     start = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
-    return Service(name="server", command=start, grace_seconds=3.0)
+    return Service(name="server", command=start, grace_seconds=2.5)
 
 
 def worker_service(pool: str, worker_type: str, host: str) -> Service:
     """A worker of one pool."""
     start = [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool, "--type", worker_type]
     start += ["--install-policy", "never", "--no-create-pool-if-not-found"]
-    # Its runs get the time to tell the server how they ended.
-    return Service(name=f"worker-{pool}", command=[*start, "--name", f"{host}-{pool}"], grace_seconds=7.0)
+    # Its runs get the time to end, or to be scheduled again, and to tell the server.
+    return Service(name=f"worker-{pool}", command=[*start, "--name", f"{host}-{pool}"], grace_seconds=9.0)
 
 
 def pause_seconds(deaths: int) -> float:

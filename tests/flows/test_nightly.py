@@ -8,7 +8,8 @@ import pytest
 from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.states import AwaitingRetry, Cancelling
 
-from tests.flows.night import awaited, children_of, create_children, ended, read, start_night, table_of
+from infra.pool.process import carrying
+from tests.flows.night import awaited, children_of, create_children, ended, start_night, table_of
 from tests.flows.processes import wait_until
 from tests.machine_fixture import Machine
 
@@ -129,7 +130,8 @@ def test_cancelling_the_parent_cancels_its_children(machine: Machine):
 def test_a_killed_parent_goes_on_with_its_children_when_it_is_retried(machine: Machine):
     night_id = start_night(machine, ["long", "plumbing"])
     run = awaited(machine, night_id, lambda _: running_children(machine, night_id))
-    os.kill(int(read(machine, night_id).infrastructure_pid.rpartition(":")[2]), signal.SIGKILL)
+    for pid in carrying("PREFECT__FLOW_RUN_ID", str(night_id)):
+        os.kill(pid, signal.SIGKILL)
     assert ended(machine, night_id).state.type.value == "CRASHED"
     before = {name: child.id for name, child in children_of(machine, night_id).items()}
     with machine.client() as client:
