@@ -78,5 +78,5 @@ def machine_up(home: Path, **more: str) -> Iterator[Machine]:
 @pytest.fixture(scope="session")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     """Server, workers and deployments of this checkout, on SQLite."""
-    with machine_up(tmp_path_factory.mktemp("machine")) as up:
+    with machine_up(tmp_path_factory.mktemp("machine"), FANLINE_HOOK_PACKAGES="hooks,tests") as up:
         yield up

@@ -1,13 +1,19 @@
 """Which Prefect server the commands mean, and a client of it."""
 
+from __future__ import annotations
+
 import contextlib
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import httpx
 
 from infra.errors import ConfigurationError, InfraFault
 from infra.settings import settings
 from infra.up.state import running
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient  # imported late: it takes a second
 
 
 def api_url() -> str:
@@ -29,7 +35,7 @@ def api_url() -> str:
 
 
 @contextlib.contextmanager
-def connected() -> "Iterator[SyncPrefectClient]":  # noqa: F821  imported late: Prefect takes a second
+def connected() -> Iterator[SyncPrefectClient]:
     """A client of that server; everything of Prefect inside the block talks to it too.
 
     Raises:

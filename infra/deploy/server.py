@@ -114,8 +114,8 @@ class Server:
             there = self.client.read_work_queue_by_name(queue, pool)
         except ObjectNotFound:
             there = self.client.create_work_queue(queue, work_pool_name=pool)
-        path = {"pool": pool, "queue": there.name}
-        self.client.request("PATCH", "/work_pools/{pool}/queues/{queue}", path_params=path, json=dict(fields))
+        path = {"work_pool_name": pool, "name": there.name}
+        self.client.request("PATCH", "/work_pools/{work_pool_name}/queues/{name}", path_params=path, json=dict(fields))
 
     def _read_deployment(self, name: str) -> Document:
         found = self.client.read_deployment_by_name(name)
