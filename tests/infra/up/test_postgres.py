@@ -1,21 +1,11 @@
 """The same machine with its server on PostgreSQL: deploy, one deployment run, one night."""
 
-from collections.abc import Iterator
-
 import pytest
 
-from tests.flows.night import create_children, ended, start_night, table_of
-from tests.machine_fixture import Machine, machine_up
+from tests.flows.night import ended, start_night, table_of
+from tests.machine_fixture import Machine
 
 pytestmark = [pytest.mark.postgres, pytest.mark.prefect]
-
-
-@pytest.fixture(scope="module")
-def on_postgres(postgres_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    home = tmp_path_factory.mktemp("postgres-machine")
-    with machine_up(home, PREFECT_SERVER_DATABASE_CONNECTION_URL=postgres_url) as machine:
-        create_children(machine, {"plumbing": {"ends": "PASS"}, "red": {"ends": "REGRESSION"}})
-        yield machine
 
 
 def test_the_database_is_the_one_that_was_named(on_postgres: Machine):

@@ -4,29 +4,17 @@ import json
 import os
 import signal
 import socket
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from infra.ports import free_port
-from infra.up.services import LONGEST_PAUSE_SECONDS, pause_seconds
+from infra.up.services import LONGEST_PAUSE_SECONDS, Kept, Service, pause_seconds
 from infra.up.state import UpState, running, start_time
 from tests.flows.processes import of_home, wait_until
 from tests.machine_fixture import Machine, environment_of
 
 AGAIN_SECONDS = 120.0
-
-
-@pytest.fixture
-def bare(tmp_path: Path) -> Iterator[Machine]:
-    """A machine on which nothing is up; whatever a test leaves up is ended."""
-    machine = Machine(home=tmp_path, api_url=f"http://127.0.0.1:{free_port()}/api", env=environment_of(tmp_path))
-    yield machine
-    machine.fanline("down")
-    assert wait_until(lambda: of_home(tmp_path) == {}, 30), of_home(tmp_path)
 
 
 def up(machine: Machine) -> dict[str, Any]:
@@ -42,38 +30,42 @@ def processes(machine: Machine, words: str) -> list[int]:
     return [pid for pid, command in found if words in command and "infra/supervisor.py" not in command]
 
 
+@pytest.mark.postgres
 @pytest.mark.prefect
-def test_up_is_repeatable_keeps_what_dies_and_leaves_nothing(bare: Machine):
-    first = up(bare)
-    again = up(bare)
-    assert (again["pid"], first["up_before"], again["up_before"]) == (first["pid"], False, True)
+def test_up_is_repeatable_keeps_what_dies_and_leaves_nothing(on_postgres: Machine):
+    """On PostgreSQL, only because that machine is there already."""
+    first = up(on_postgres)
+    assert first["up_before"] is True
 
-    worker = processes(bare, "worker start --pool cpu")
-    assert len(worker) == 1
-    os.kill(worker[0], signal.SIGKILL)
-    assert wait_until(lambda: processes(bare, "worker start --pool cpu") not in ([], worker), AGAIN_SECONDS)
-
-    server = processes(bare, "prefect server start")
-    os.kill(server[0], signal.SIGKILL)
-    assert wait_until(lambda: processes(bare, "prefect server start") not in ([], server), AGAIN_SECONDS)
-    assert wait_until(lambda: answers(bare), AGAIN_SECONDS)
+    for program in ("worker start --pool cpu", "prefect server start"):
+        before = processes(on_postgres, program)
+        assert len(before) == 1
+        os.kill(before[0], signal.SIGKILL)
+        assert wait_until(lambda b=before, p=program: processes(on_postgres, p) not in ([], b), AGAIN_SECONDS)
 
     os.kill(first["pid"], signal.SIGKILL)
-    assert wait_until(lambda: of_home(bare.home) == {}, 30), of_home(bare.home)
-    assert up(bare)["pid"] != first["pid"]
-
-    down = bare.fanline("down")
-    assert down.returncode == 0 and "is down" in down.stdout, down.stderr
-    assert of_home(bare.home) == {}
-    assert "was not up" in bare.fanline("down").stdout
+    assert wait_until(lambda: of_home(on_postgres.home) == {}, AGAIN_SECONDS), of_home(on_postgres.home)
+    again = up(on_postgres)
+    assert again["pid"] != first["pid"] and again["up_before"] is False
 
 
-def answers(machine: Machine) -> bool:
-    try:
-        urllib.request.urlopen(f"{machine.api_url}/health", timeout=5).close()
-    except OSError:
-        return False
-    return True
+def test_down_where_nothing_is_up_says_so(tmp_path: Path):
+    down = Machine(home=tmp_path, api_url="", env=environment_of(tmp_path)).fanline("down")
+    assert down.returncode == 0 and "was not up" in down.stdout
+
+
+def test_what_dies_is_started_again_after_a_pause(tmp_path: Path):
+    service = Service(name="short", command=["true"], grace_seconds=1.0)
+    kept = Kept(service=service, env=dict(os.environ), log_path=tmp_path / "short.log")
+    kept.start()
+    said: list[str] = []
+    assert wait_until(lambda: said.append(kept.look() or "") or len([s for s in said if s]) >= 3, 60)
+    told = [line for line in said if line]
+    assert told == [
+        "short ended with 0; it starts again in 1 s",
+        "short is started again",
+        "short ended with 0; it starts again in 2 s",
+    ]
 
 
 def test_a_port_that_is_taken_is_said(tmp_path: Path):
