@@ -13,7 +13,8 @@ there. Faults do not end the flow: they become checks, so that a run always ends
 from prefect import flow
 from prefect.client.schemas.objects import State
 
-from flows.verdict_state import as_state
+from flows.verdict_state import as_state, ends_in_words
+from infra.ended_run import mark_ended
 from infra.faults import recorded_faults
 from infra.notices.tell import tell_cause
 from infra.open_run import open_run
@@ -29,16 +30,23 @@ from tasks.rollout.task import evaluate, generate_rollouts
 from tasks.training.task import replay_training, sync_weights, train_iteration
 
 
-@flow(name="fanout-regression", flow_run_name="{scenario.name} · seed {scenario.seed}", persist_result=False)
-def fanout_regression(scenario: Scenario, store: str | None = None, resume: str | None = None) -> State:
+@flow(
+    name="fanout-regression",
+    flow_run_name="{scenario.name} · seed {scenario.seed}",
+    persist_result=False,
+    on_cancellation=[mark_ended],
+    on_crashed=[mark_ended],
+)
+@ends_in_words
+def fanout_regression(scenario: Scenario, store: str | None = None, resume_from: str | None = None) -> State:
     """Train a few iterations on fanned-out rollouts and say whether the stack still does it right.
 
     Args:
         scenario: everything the run depends on.
         store: artifact store, a folder or s3://bucket/prefix; by default the one of this deployment.
-        resume: id of an unfinished run of the same scenario and code to go on with, instead of a new run.
+        resume_from: id of an unfinished run of the same scenario and code to go on with, instead of a new run.
     """
-    run = open_run(scenario, store, resume)
+    run = open_run(scenario, store, resume_from)
     timer, faults = Stopwatch(), recorded_faults()
     model = prompts = None
     with faults:
@@ -64,4 +72,4 @@ def fanout_regression(scenario: Scenario, store: str | None = None, resume: str 
         verdict = assert_counters(run, model, prompts, faults.first)
     publish_report(run, verdict, timer.seconds)
     tell_cause(run, verdict)
-    return as_state(run, verdict)
+    return as_state(run, verdict, faults.first)

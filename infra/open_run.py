@@ -11,10 +11,12 @@ from infra.hook_loading import load_scenario_hooks, source_files
 from infra.pool.need import refuse_too_many_gpus
 from infra.records.format import RECORDS_VERSION
 from infra.run import Run
+from infra.run_lock import hold
 from infra.scenario.model import Scenario
 from infra.scenario.review import refuse_unsupported
 from infra.settings import settings
 from infra.store import canonical_json, sha256
+from tasks.report.publish import latest_summary
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -33,21 +35,29 @@ def absolute(store_uri: str) -> str:
     return store_uri if "://" in store_uri else str(Path(store_uri).absolute())
 
 
-def open_run(scenario: Scenario, store: str | None, resume: str | None) -> Run:
+def run_id_of(scenario_name: str, flow_run_id: object) -> str:
+    """The id of the run that a flow run opens; a retry of the same flow run has the same."""
+    return f"{scenario_name}-{str(flow_run_id).replace('-', '')[-12:]}"
+
+
+def open_run(scenario: Scenario, store: str | None, resume_from: str | None) -> Run:
     """The run of the current flow run; a retry of the same flow run opens the same run again.
 
     Raises:
         StoreUnavailable: the store does not pass its probe.
         ConfigurationError: the scenario asks for what this stack does not do or for more GPUs than there are, a hook
-            does not load, or `resume` names a run of another scenario or of other code.
+            does not load, or `resume_from` names a run of another scenario or of other code, or one that has its verdict.
+        InfraFault: another process of this host works on the run.
     """
     refuse_unsupported(scenario)
     refuse_too_many_gpus(scenario, settings())
     hooks = load_scenario_hooks(scenario, settings().hook_packages)
-    run_id = resume or f"{scenario.name}-{flow_run.get_id().replace('-', '')[-12:]}"  # type: ignore[union-attr]
+    own = run_id_of(scenario.name, flow_run.get_id())
+    run_id = resume_from or own
     spool = settings().spool_dir / run_id
     run = Run(run_id=run_id, scenario=scenario, store_uri=absolute(store or settings().store_uri), spool=spool)
     run.store.probe()
+    hold(run_id, spool)
     print(f"fanline: run {run_id} in {run.store_uri}", file=sys.stderr, flush=True)
     document = scenario.model_dump(mode="json")
     opened = {"run": run_id, "scenario": document, "scenario_digest": sha256(canonical_json(document))}
@@ -57,8 +67,10 @@ def open_run(scenario: Scenario, store: str | None, resume: str | None) -> Run:
     key = run.key("run.json")
     if run.store.exists(key):
         _refuse_other_inputs(run_id, run.store.read_json(key), opened)
-    elif resume:
-        raise ConfigurationError(f"There is no run {resume} in {run.store_uri} to resume.", ids=[resume])
+        if run_id != own:
+            _refuse_finished(run)
+    elif resume_from:
+        raise ConfigurationError(f"There is no run {run_id} in {run.store_uri} to resume.", ids=[run_id])
     else:
         run.store.publish_json(key, opened)
     return run
@@ -71,4 +83,14 @@ def _refuse_other_inputs(run_id: str, before: dict, now: dict) -> None:
             f"Run {run_id} was started with another {' and '.join(c.split('_')[0] for c in changed)}.",
             next_step="Start a new run: results of other inputs are never reused.",
             ids=[run_id],
+        )
+
+
+def _refuse_finished(run: Run) -> None:
+    summary = latest_summary(run.store, run.run_id)
+    if summary and summary["verdict"] != "INFRA":
+        raise ConfigurationError(
+            f"Run {run.run_id} has its verdict, {summary['verdict']}: a finished run is never another one's.",
+            next_step=f"Start a new run; `fanline check {run.run_id}` looks at its records again.",
+            ids=[run.run_id],
         )

@@ -32,7 +32,7 @@ def run_scenario(scenario: Scenario, store: str | None, resume: str | None, *, a
         )
         from flows.fanout_regression import fanout_regression
 
-        state = fanout_regression(scenario, store=store, resume=resume, return_state=True)
+        state = fanout_regression(scenario, store=store, resume_from=resume, return_state=True)
     if state.name not in Outcome.__members__:
         state.result()  # raises what kept the run from a verdict
     _print(store or settings().store_uri, str(state.message).split(":")[0], as_json=as_json)

@@ -5,6 +5,7 @@ from typing import Any
 
 from rich.console import Console
 
+from infra.ended_run import latest_end
 from infra.errors import ConfigurationError
 from infra.store import ArtifactStore
 from tasks.report.publish import latest_summary
@@ -36,9 +37,11 @@ def show_run(store_uri: str, name: str, *, as_json: bool) -> dict[str, Any]:
     run_id = find_run(store, name)
     summary = latest_summary(store, run_id)
     if summary is None:
+        ended = latest_end(store, run_id)
         raise ConfigurationError(
-            f"Run {run_id} has no report yet.",
-            next_step=f"It still runs, or was ended: `fanline run SCENARIO --resume {run_id}` goes on with it.",
+            f"Run {run_id} has no report yet."
+            + (f" It ended as {ended['state']}: {ended['message']}" if ended else " It still runs, or was killed."),
+            next_step=f"`fanline run SCENARIO --resume {run_id}` goes on with it.",
             ids=[run_id],
         )
     if as_json:

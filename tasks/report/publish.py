@@ -24,7 +24,7 @@ class Published:
 
 def publish(run: Run, summary: dict[str, Any], image: bytes) -> Published:
     """Publish summary, HTML, JUnit XML and plot; the summary last, so that where it is, the others are."""
-    where = run.key(ATTEMPTS, _attempts(run.store, run.run_id) + 1)
+    where = run.key(ATTEMPTS, attempts(run.store, run.run_id) + 1)
     store = run.store
     page = store.publish(f"{where}/report.html", html(summary, data_uri(image)).encode())
     tests = store.publish(f"{where}/junit.xml", junit(summary))
@@ -32,8 +32,8 @@ def publish(run: Run, summary: dict[str, Any], image: bytes) -> Published:
     return Published(summary=store.publish_json(f"{where}/summary.json", summary), html=page, junit=tests, plot=plot)
 
 
-def _attempts(store: ArtifactStore, run_id: str) -> int:
-    """The highest number of an attempt that published anything, 0 where none has."""
+def attempts(store: ArtifactStore, run_id: str) -> int:
+    """The highest number of an attempt that published a report or its end, 0 where none has."""
     prefix = f"runs/{run_id}/{ATTEMPTS}"
     return max((int(key[len(prefix) + 1 :].split("/")[0]) for key in store.keys(prefix)), default=0)
 

@@ -109,7 +109,7 @@ def test_nothing_but_the_drill_imports_faults():
 def test_no_scenario_parameter_or_variable_turns_a_fault_on():
     names = {fault.name for fault in FAULTS} | {"fault", "faults", "drill"}
     assert not names & set(Settings.model_fields)
-    assert set(fanout_regression.parameters.properties) == {"scenario", "store", "resume"}
+    assert set(fanout_regression.parameters.properties) == {"scenario", "store", "resume_from"}
     for fault in FAULTS:
         for by in fault.replaces.values():
             with pytest.raises(ConfigurationError, match="outside the packages"):

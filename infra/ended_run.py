@@ -1,0 +1,45 @@
+"""Marks of runs that ended without a verdict: what is in the store of them is partial, and says so."""
+
+from typing import Any
+
+from infra.open_run import absolute, run_id_of
+from infra.settings import settings
+from infra.store import ArtifactStore
+from tasks.report.publish import ATTEMPTS, attempts
+
+STAGES = ("rollout", "reward_normalization", "training", "sync", "evaluation", "replay")
+
+
+def mark_ended(flow: Any, flow_run: Any, state: Any) -> None:
+    """Prefect's hook for cancelled and crashed flow runs: publish how the run ended, beside what it has finished.
+
+    A run that has a report of its own already is left as it is: its verdict says more.
+    """
+    run_id = flow_run.parameters.get("resume_from") or run_id_of(_name(flow_run.parameters["scenario"]), flow_run.id)
+    store = ArtifactStore(absolute(flow_run.parameters.get("store") or settings().store_uri))
+    if not store.exists(f"runs/{run_id}/run.json") or state.name == "INFRA":
+        return
+    record = {"flow_run": str(flow_run.id), "state": state.name, "message": state.message or ""}
+    where = f"runs/{run_id}/{ATTEMPTS}/{attempts(store, run_id) + 1:04d}/ended.json"
+    store.publish_json(where, {**record, "finished": finished_stages(store, run_id)})
+
+
+def finished_stages(store: ArtifactStore, run_id: str) -> dict[str, list[int]]:
+    """The iterations, by stage, whose record is in the store."""
+    prefix = f"runs/{run_id}/iterations/"
+    done: dict[str, list[int]] = {stage: [] for stage in STAGES}
+    for key in store.keys(prefix.rstrip("/")):
+        iteration, _, name = key.removeprefix(prefix).partition("/")
+        if (stage := name.removesuffix(".json")) in done:
+            done[stage].append(int(iteration))
+    return done
+
+
+def latest_end(store: ArtifactStore, run_id: str) -> dict[str, Any] | None:
+    """How the last attempt ended that had no verdict; None where there was none."""
+    keys = [k for k in store.keys(f"runs/{run_id}/{ATTEMPTS}") if k.endswith("/ended.json")]
+    return store.read_json(keys[-1]) if keys else None
+
+
+def _name(scenario: Any) -> str:
+    return scenario["name"] if isinstance(scenario, dict) else scenario.name
