@@ -46,7 +46,7 @@ def open_run(scenario: Scenario, store: str | None, resume_from: str | None) -> 
     Raises:
         StoreUnavailable: the store does not pass its probe.
         ConfigurationError: the scenario asks for what this stack does not do or for more GPUs than there are, a hook
-            does not load, or `resume_from` names a run of another scenario or of other code, or one that has its verdict.
+            does not load, or `resume_from` names a run of another scenario or of other code, or one with a verdict.
         InfraFault: another process of this host works on the run.
     """
     refuse_unsupported(scenario)

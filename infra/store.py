@@ -1,23 +1,26 @@
 """The artifact store: one local folder or S3 prefix, in which nothing that was published is ever overwritten."""
 
-import contextlib
 import hashlib
 import io
 import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import fsspec
 
 from infra.errors import FanlineError, StoreUnavailable
+from infra.store_faults import in_words, maybe_there, patiently
 
 COPY_BYTES = 8 * 2**20
+PATIENCE_SECONDS = 90.0  # a remote store that is restarted is back by then
+PROBE_PATIENCE_SECONDS = 15.0
+Result = TypeVar("Result")
 
 
 class AlreadyPublished(StoreUnavailable):
@@ -95,8 +98,7 @@ class ArtifactStore:
         return self._published(ref, path)
 
     def _published(self, ref: ObjectRef, content: bytes | Path) -> ObjectRef:
-        with self._told("write", ref.key):
-            created = self._create(ref.key, content)
+        created = self._told("write", ref.key, lambda: self._create(ref.key, content))
         if not created and sha256(self.read_unverified(ref.key)) != ref.sha256:
             raise AlreadyPublished(f"{self.uri}/{ref.key} was published before with other content.", ids=[ref.key])
         return ref
@@ -111,8 +113,10 @@ class ArtifactStore:
                     fs.put_file(str(content), path, mode="create")
                 else:
                     fs.pipe_file(path, content, mode="create")
-            except FileExistsError:
-                return False
+            except OSError as error:
+                if maybe_there(error) and self._fresh().exists(path):
+                    return False
+                raise
             return True
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -142,54 +146,50 @@ class ArtifactStore:
 
     def read_unverified(self, key: str) -> bytes:
         """The bytes under a key whose digest the caller does not know (an index, a summary)."""
-        with self._told("read", key):
-            return bytes(self._location[0].cat_file(self.path(key)))  # type: ignore[arg-type]
+        return self._told("read", key, lambda: bytes(self._location[0].cat_file(self.path(key))))  # type: ignore[arg-type]
 
     def read_json(self, ref_or_key: ObjectRef | str) -> Any:
         data = self.read_unverified(ref_or_key) if isinstance(ref_or_key, str) else self.read(ref_or_key)
         return json.loads(data)
 
     def exists(self, key: str) -> bool:
-        with self._told("look up", key):
-            fs, _ = self._location
-            fs.invalidate_cache()
-            return fs.exists(self.path(key))
+        return self._told("look up", key, lambda: self._fresh().exists(self.path(key)))
 
     def keys(self, prefix: str) -> list[str]:
         """All keys under a prefix folder, sorted; leftovers of unfinished local writes are not listed."""
-        with self._told("list", prefix):
-            fs, root = self._location
-            fs.invalidate_cache()
-            found = fs.find(self.path(prefix)) if fs.exists(self.path(prefix)) else []
+        root = self._location[1]
+        found = self._told("list", prefix, lambda: self._listed(self.path(prefix)))
         return sorted(p[len(root) + 1 :] for p in found if not p.rsplit("/", 1)[-1].startswith("."))
+
+    def _listed(self, path: str) -> list[str]:
+        fs = self._fresh()
+        return fs.find(path) if fs.exists(path) else []
+
+    def _fresh(self) -> fsspec.AbstractFileSystem:
+        """The filesystem without what it remembers of earlier listings: other processes publish too."""
+        fs, _ = self._location
+        fs.invalidate_cache()
+        return fs
 
     def probe(self) -> None:
         """Create, read back, conditional create and delete, before a run relies on it."""
         key, data = f".probe/{secrets.token_hex(8)}", secrets.token_bytes(16)
-        self.publish(key, data)
+        self._told("write", key, lambda: self._create(key, data), PROBE_PATIENCE_SECONDS)
         if self.read_unverified(key) != data:
             raise StoreUnavailable(f"{self.uri} gives back other bytes than were written.", ids=[key])
-        with self._told("probe", key):
-            if self._create(key, b"second"):
-                raise StoreUnavailable(
-                    f"{self.uri} let an object be overwritten: it ignores conditional creates.",
-                    next_step="Use a store that honours If-None-Match.",
-                )
-            self._location[0].rm_file(self.path(key))
+        if self._told("write", key, lambda: self._create(key, b"second")):
+            raise StoreUnavailable(
+                f"{self.uri} let an object be overwritten: it ignores conditional creates.",
+                next_step="Use a store that honours If-None-Match.",
+            )
+        self._told("delete", key, lambda: self._location[0].rm_file(self.path(key)))
 
-    @contextlib.contextmanager
-    def _told(self, verb: str, key: str) -> Iterator[None]:
-        """Whatever the filesystem raises is told as what could not be done to which key."""
+    def _told(self, verb: str, key: str, work: Callable[[], Result], patience: float = PATIENCE_SECONDS) -> Result:
+        """The result of `work`; what the filesystem raises is told as what could not be done to which key."""
         try:
-            yield
+            return work() if self.is_local else patiently(work, patience)
         except FanlineError:
             raise
         except Exception as cause:  # fsspec's filesystems raise what their client libraries do: botocore, ftplib, …
-            raise self._unavailable(verb, key, cause) from cause
-
-    def _unavailable(self, verb: str, key: str, cause: Exception) -> StoreUnavailable:
-        return StoreUnavailable(
-            f"The artifact store {self.uri} can not {verb} {key}: {type(cause).__name__}: {cause}.",
-            next_step="Check that it exists, has room, and that this user's credentials may read and write there.",
-            ids=[key],
-        )
+            what, next_step = in_words(self.uri, verb, key, cause)
+            raise StoreUnavailable(what, next_step=next_step, ids=[key]) from cause

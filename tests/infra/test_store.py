@@ -1,4 +1,3 @@
-import os
 from pathlib import Path
 
 import pytest
@@ -59,34 +58,3 @@ def test_json_has_one_spelling_and_no_nan():
     assert canonical_json({"b": 1, "a": "ü"}) == '{"a":"ü","b":1}'.encode()
     with pytest.raises(ValueError):
         canonical_json(float("nan"))
-
-
-@pytest.fixture(scope="session")
-def s3_store():
-    import boto3
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    os.environ |= {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_DEFAULT_REGION": "us-east-1"}
-    os.environ["AWS_ENDPOINT_URL"] = f"http://{host}:{port}"
-    boto3.client("s3").create_bucket(Bucket="fanline")
-    yield ArtifactStore("s3://fanline/nightly")
-    server.stop()
-
-
-@pytest.mark.s3
-def test_s3_keeps_the_same_promises(s3_store: ArtifactStore):
-    s3_store.probe()
-    ref = s3_store.publish("a/b.bin", b"first")
-    assert s3_store.read(ref) == b"first" and s3_store.keys("a") == ["a/b.bin"]
-    s3_store.publish("a/b.bin", b"first")
-    with pytest.raises(AlreadyPublished):
-        s3_store.publish("a/b.bin", b"second")
-
-
-@pytest.mark.s3
-def test_a_missing_bucket_is_said_clearly(s3_store: ArtifactStore):
-    with pytest.raises(StoreUnavailable, match="nowhere"):
-        ArtifactStore("s3://nowhere/x").probe()

@@ -5,11 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import s3fs
 
 from infra.errors import ConfigurationError, DownloadFailed
 from infra.sources.embedded.model import HERE
 from infra.sources.host import Host
 from infra.sources.model import fetch_model
+from tests.s3_servers import moto, using
 
 TINY = HERE / "tiny"
 
@@ -37,25 +39,12 @@ def test_a_model_has_no_rows(tmp_path):
 
 
 @pytest.fixture
-def bucket(monkeypatch) -> Iterator[str]:
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    _, port = server.get_host_and_port()
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "testing")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    import s3fs
-
-    s3fs.S3FileSystem.clear_instance_cache()
-    fs = s3fs.S3FileSystem()
-    fs.mkdir("models")
-    fs.put(str(TINY), "models/tiny", recursive=True)
-    yield "s3://models"
-    s3fs.S3FileSystem.clear_instance_cache()
-    server.stop()
+def bucket() -> Iterator[str]:
+    with moto() as server, using(server.environment):
+        fs = s3fs.S3FileSystem()
+        fs.mkdir("models")
+        fs.put(str(TINY), "models/tiny", recursive=True)
+        yield "s3://models"
 
 
 @pytest.mark.s3

@@ -1,0 +1,216 @@
+"""Real S3 servers on the loopback address, and a front that puts a server's bad moments before one."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import boto3
+from botocore.config import Config
+
+from infra.ports import free_port
+from infra.supervisor import stop, supervised
+
+BUCKET = "fanline"
+KEYS = {"AWS_ACCESS_KEY_ID": "writer", "AWS_SECRET_ACCESS_KEY": "secret-of-the-writer"}
+READER = {"AWS_ACCESS_KEY_ID": "reader", "AWS_SECRET_ACCESS_KEY": "secret-of-the-reader"}
+REGION = {"AWS_DEFAULT_REGION": "us-east-1"}
+MASTER = {"AWS_ACCESS_KEY_ID": "master", "AWS_SECRET_ACCESS_KEY": "secret-of-the-master"}
+
+
+@dataclass
+class S3Server:
+    """Where a server answers, with what keys; `environment` is what a process needs to use it."""
+
+    url: str
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**KEYS, **REGION, "AWS_ENDPOINT_URL": self.url}
+
+    def create_bucket(self) -> None:
+        secrets = {
+            "aws_access_key_id": MASTER["AWS_ACCESS_KEY_ID"],
+            "aws_secret_access_key": MASTER["AWS_SECRET_ACCESS_KEY"],
+        }
+        config = Config(retries={"max_attempts": 10})
+        boto3.client("s3", endpoint_url=self.url, region_name="us-east-1", config=config, **secrets).create_bucket(
+            Bucket=BUCKET
+        )
+
+
+@contextmanager
+def using(environment: Mapping[str, str]) -> Iterator[None]:
+    """This process's S3 clients use a server and keys."""
+    from s3fs import S3FileSystem
+
+    before = {name: os.environ.get(name) for name in environment}
+    os.environ.update(environment)
+    S3FileSystem.clear_instance_cache()
+    try:
+        yield
+    finally:
+        S3FileSystem.clear_instance_cache()
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def moto() -> Iterator[S3Server]:
+    """moto's server: it knows no keys and keeps everything in memory."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    given = S3Server(f"http://{host}:{port}")
+    given.create_bucket()
+    yield given
+    server.stop()
+
+
+@dataclass
+class SeaweedFS:
+    """One process with all that SeaweedFS needs; it can be killed and started again on its data and ports."""
+
+    folder: Path
+    ports: dict[str, int] = field(default_factory=dict)
+    process: subprocess.Popen[bytes] | None = None
+
+    def __post_init__(self) -> None:
+        names = [f"{part}.port{kind}" for part in ("master", "volume", "filer", "s3") for kind in ("", ".grpc")]
+        self.ports = {name: free_port() for name in names}
+        (self.folder / "data").mkdir(parents=True)
+        allowed = ["Read", "Write", "List", "Tagging"]
+        identities = [(MASTER, ["Admin", *allowed]), (KEYS, allowed), (READER, ["Read", "List"])]
+        (self.folder / "keys.json").write_text(
+            json.dumps(
+                {
+                    "identities": [
+                        {
+                            "name": keys["AWS_ACCESS_KEY_ID"],
+                            "credentials": [
+                                {"accessKey": keys["AWS_ACCESS_KEY_ID"], "secretKey": keys["AWS_SECRET_ACCESS_KEY"]}
+                            ],
+                            "actions": actions,
+                        }
+                        for keys, actions in identities
+                    ]
+                }
+            )
+        )
+
+    @property
+    def server(self) -> S3Server:
+        return S3Server(f"http://127.0.0.1:{self.ports['s3.port']}")
+
+    def start(self) -> None:
+        options = ["-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-s3", "-iam=false", f"-dir={self.folder / 'data'}"]
+        options += [f"-s3.config={self.folder / 'keys.json'}", "-volume.max=100", "-master.volumeSizeLimitMB=256"]
+        options += [f"-{name}={port}" for name, port in self.ports.items()]
+        self.process = supervised(
+            ["weed", "-logtostderr=true", "server", *options],
+            env={**os.environ, "HOME": str(self.folder)},
+            log_path=self.folder / "log",
+        )
+        deadline = time.monotonic() + 60
+        while not self._answers():
+            assert time.monotonic() < deadline and self.process.poll() is None, (self.folder / "log").read_text()[
+                -3000:
+            ]
+            time.sleep(0.1)
+
+    def _answers(self) -> bool:
+        try:
+            connection = http.client.HTTPConnection("127.0.0.1", self.ports["s3.port"], timeout=5)
+            connection.request("GET", "/")
+            return connection.getresponse().status < 500
+        except OSError:
+            return False
+
+    def kill(self) -> None:
+        assert self.process is not None
+        stop(self.process, 20)
+
+
+@contextmanager
+def seaweedfs(folder: Path) -> Iterator[SeaweedFS]:
+    weed = SeaweedFS(folder)
+    weed.start()
+    weed.server.create_bucket()
+    yield weed
+    weed.kill()
+
+
+ERRORS = {
+    "SlowDown": (503, "Please reduce your request rate."),
+    "InternalError": (500, "We encountered an internal error. Please try again."),
+    "AccessDenied": (403, "Access Denied"),
+    "QuotaExceeded": (507, "No space left"),
+}
+
+
+class Front:
+    """Answers for a server: with an error while `moments` has some for the request's method, else with its answer."""
+
+    def __init__(self, behind: S3Server):
+        host, port = behind.url.removeprefix("http://").split(":")
+        front, self.moments, self.seen = self, list[tuple[str, str]](), list[str]()
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def answer(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                front.seen.append(f"{self.command} {self.path}")
+                if code := front.bad_moment(self.command):
+                    status, words = ERRORS[code]
+                    text = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{words}</Message></Error>"
+                    self.give(status, {"Content-Type": "application/xml"}, text.encode())
+                    return
+                connection = http.client.HTTPConnection(host, int(port), timeout=60)
+                connection.request(self.command, self.path, body, dict(self.headers))
+                answer = connection.getresponse()
+                self.give(answer.status, dict(answer.getheaders()), answer.read(), answer.getheader("Content-Length"))
+
+            def give(self, status: int, headers: dict[str, str], body: bytes, length: str | None = None) -> None:
+                self.send_response(status)
+                for name, value in headers.items():
+                    if name.lower() not in {"content-length", "transfer-encoding", "connection", "date", "server"}:
+                        self.send_header(name, value)
+                self.send_header("Content-Length", length if self.command == "HEAD" and length else str(len(body)))
+                self.end_headers()
+                if self.command != "HEAD":
+                    self.wfile.write(body)
+
+            do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = answer
+
+            def log_message(self, format: str, *args: object) -> None:
+                return
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self.server = S3Server(f"http://127.0.0.1:{self._server.server_port}")
+
+    def bad_moment(self, method: str) -> str | None:
+        for moment in self.moments:
+            if moment[0] == method:
+                self.moments.remove(moment)
+                return moment[1]
+        return None
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
