@@ -198,6 +198,19 @@ def pool(as_json: Json = False) -> None:
         Console().print(rendered(shown))
 
 
+def chaos(
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TARGET[@MOMENT]", help="Only these rows, as 'SGLang' or 'SGLang@rollout 0'."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Kill processes and services of real runs at known moments: does every run recover? Exit codes 0, 1."""
+    from infra.chaos_command import run_chaos
+
+    raise typer.Exit(run_chaos(only or [], as_json=as_json))
+
+
 @hook_app.command()
 def check(
     hook: Annotated[str, typer.Argument(metavar="my.module:fn", help="A generate hook.")],

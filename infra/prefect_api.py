@@ -41,7 +41,7 @@ def prefect_api(log_path: Path, deadline_seconds: float = 120) -> Iterator[str]:
     server = supervised([*command, "--no-services"], env={**os.environ, "PREFECT_API_URL": url}, log_path=log_path)
     os.environ["PREFECT_API_URL"] = url
     try:
-        _wait_until_healthy(url, server, log_path, deadline_seconds)
+        wait_until_healthy(url, server, log_path, deadline_seconds)
         yield url
     finally:
         _send_what_waits()
@@ -71,7 +71,7 @@ def _send_what_waits() -> None:
         service.drain_all(timeout=SEND_SECONDS)
 
 
-def _wait_until_healthy(url: str, server: subprocess.Popen[bytes], log_path: Path, deadline_seconds: float) -> None:
+def wait_until_healthy(url: str, server: subprocess.Popen[bytes], log_path: Path, deadline_seconds: float) -> None:
     deadline = time.monotonic() + deadline_seconds
     while time.monotonic() < deadline and server.poll() is None:
         with contextlib.suppress(urllib.error.URLError, ConnectionError), urllib.request.urlopen(f"{url}/health"):

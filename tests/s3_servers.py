@@ -3,49 +3,26 @@
 from __future__ import annotations
 
 import http.client
-import json
 import os
-import subprocess
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-import boto3
-from botocore.config import Config
-
-from infra.ports import free_port
-from infra.supervisor import stop, supervised
-
-BUCKET = "fanline"
-KEYS = {"AWS_ACCESS_KEY_ID": "writer", "AWS_SECRET_ACCESS_KEY": "secret-of-the-writer"}
-READER = {"AWS_ACCESS_KEY_ID": "reader", "AWS_SECRET_ACCESS_KEY": "secret-of-the-reader"}
-REGION = {"AWS_DEFAULT_REGION": "us-east-1"}
-MASTER = {"AWS_ACCESS_KEY_ID": "master", "AWS_SECRET_ACCESS_KEY": "secret-of-the-master"}
+from infra.chaos.s3_server import REGION, WRITER, SeaweedFS, create_bucket
 
 
 @dataclass
 class S3Server:
-    """Where a server answers, with what keys; `environment` is what a process needs to use it."""
+    """Where a server answers; `environment` is what a process needs to use it."""
 
     url: str
 
     @property
     def environment(self) -> dict[str, str]:
-        return {**KEYS, **REGION, "AWS_ENDPOINT_URL": self.url}
-
-    def create_bucket(self) -> None:
-        secrets = {
-            "aws_access_key_id": MASTER["AWS_ACCESS_KEY_ID"],
-            "aws_secret_access_key": MASTER["AWS_SECRET_ACCESS_KEY"],
-        }
-        config = Config(retries={"max_attempts": 10})
-        boto3.client("s3", endpoint_url=self.url, region_name="us-east-1", config=config, **secrets).create_bucket(
-            Bucket=BUCKET
-        )
+        return {**WRITER, **REGION, "AWS_ENDPOINT_URL": self.url}
 
 
 @contextmanager
@@ -76,80 +53,16 @@ def moto() -> Iterator[S3Server]:
     server.start()
     host, port = server.get_host_and_port()
     given = S3Server(f"http://{host}:{port}")
-    given.create_bucket()
+    create_bucket(given.url)
     yield given
     server.stop()
-
-
-@dataclass
-class SeaweedFS:
-    """One process with all that SeaweedFS needs; it can be killed and started again on its data and ports."""
-
-    folder: Path
-    ports: dict[str, int] = field(default_factory=dict)
-    process: subprocess.Popen[bytes] | None = None
-
-    def __post_init__(self) -> None:
-        names = [f"{part}.port{kind}" for part in ("master", "volume", "filer", "s3") for kind in ("", ".grpc")]
-        self.ports = {name: free_port() for name in names}
-        (self.folder / "data").mkdir(parents=True)
-        allowed = ["Read", "Write", "List", "Tagging"]
-        identities = [(MASTER, ["Admin", *allowed]), (KEYS, allowed), (READER, ["Read", "List"])]
-        (self.folder / "keys.json").write_text(
-            json.dumps(
-                {
-                    "identities": [
-                        {
-                            "name": keys["AWS_ACCESS_KEY_ID"],
-                            "credentials": [
-                                {"accessKey": keys["AWS_ACCESS_KEY_ID"], "secretKey": keys["AWS_SECRET_ACCESS_KEY"]}
-                            ],
-                            "actions": actions,
-                        }
-                        for keys, actions in identities
-                    ]
-                }
-            )
-        )
-
-    @property
-    def server(self) -> S3Server:
-        return S3Server(f"http://127.0.0.1:{self.ports['s3.port']}")
-
-    def start(self) -> None:
-        options = ["-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-s3", "-iam=false", f"-dir={self.folder / 'data'}"]
-        options += [f"-s3.config={self.folder / 'keys.json'}", "-volume.max=100", "-master.volumeSizeLimitMB=256"]
-        options += [f"-{name}={port}" for name, port in self.ports.items()]
-        self.process = supervised(
-            ["weed", "-logtostderr=true", "server", *options],
-            env={**os.environ, "HOME": str(self.folder)},
-            log_path=self.folder / "log",
-        )
-        deadline = time.monotonic() + 60
-        while not self._answers():
-            assert time.monotonic() < deadline and self.process.poll() is None, (self.folder / "log").read_text()[
-                -3000:
-            ]
-            time.sleep(0.1)
-
-    def _answers(self) -> bool:
-        try:
-            connection = http.client.HTTPConnection("127.0.0.1", self.ports["s3.port"], timeout=5)
-            connection.request("GET", "/")
-            return connection.getresponse().status < 500
-        except OSError:
-            return False
-
-    def kill(self) -> None:
-        assert self.process is not None
-        stop(self.process, 20)
 
 
 @contextmanager
 def seaweedfs(folder: Path) -> Iterator[SeaweedFS]:
     weed = SeaweedFS(folder)
     weed.start()
-    weed.server.create_bucket()
+    create_bucket(weed.url)
     yield weed
     weed.kill()
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from infra.chaos.processes import of_home, wait_until
 from tests.flows.conftest import ended
-from tests.flows.processes import of_home, wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.engine, pytest.mark.trainer, pytest.mark.prefect]
 

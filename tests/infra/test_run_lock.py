@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from infra import run_lock
+from infra.chaos.processes import wait_until
 from infra.errors import InfraFault
-from tests.flows.processes import wait_until
 
 HOLD = """
 import sys, time

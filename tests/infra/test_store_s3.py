@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from infra.chaos.s3_server import BUCKET, READER, WRITER, SeaweedFS
 from infra.errors import StoreUnavailable
 from infra.store import AlreadyPublished, ArtifactStore
-from tests.s3_servers import BUCKET, KEYS, READER, Front, S3Server, SeaweedFS, moto, seaweedfs, using
+from tests.s3_servers import Front, S3Server, moto, seaweedfs, using
 
 pytestmark = pytest.mark.s3
 URI = f"s3://{BUCKET}/nightly"
@@ -32,7 +33,6 @@ def moto_server() -> Iterator[S3Server]:
 @pytest.fixture(params=["moto", "seaweedfs"])
 def store(request: pytest.FixtureRequest) -> Iterator[ArtifactStore]:
     server = request.getfixturevalue("moto_server" if request.param == "moto" else "weed")
-    server = server.server if isinstance(server, SeaweedFS) else server
     with using(server.environment):
         yield ArtifactStore(f"{URI}/{request.node.name}")
 
@@ -71,7 +71,7 @@ def test_of_many_that_publish_under_one_key_one_wins(store: ArtifactStore):
 def test_a_large_file_goes_up_in_parts_and_is_created_once(weed: SeaweedFS, tmp_path: Path):
     large = tmp_path / "weights.safetensors"
     large.write_bytes(os.urandom(2**20) * 101)
-    with using(weed.server.environment):
+    with using(weed.environment):
         store = ArtifactStore(URI)
         ref = store.publish_file("weights-{digest}", large)
         assert store.publish_file("weights-{digest}", large) == ref
@@ -103,7 +103,7 @@ def test_a_create_whose_answer_was_lost_is_not_another_ones(front: Front, moto_s
 
 
 def test_a_server_that_is_restarted_is_waited_for(weed: SeaweedFS):
-    with using(weed.server.environment):
+    with using(weed.environment):
         store = ArtifactStore(f"{URI}/restart")
         before = store.publish("before", b"kept")
         weed.kill()
@@ -120,14 +120,14 @@ def test_a_server_that_is_restarted_is_waited_for(weed: SeaweedFS):
     ("keys", "words"),
     [
         (READER, "does not let this process write"),
-        ({**KEYS, "AWS_SECRET_ACCESS_KEY": "not-the-secret"}, "does not accept this process's credentials"),
+        ({**WRITER, "AWS_SECRET_ACCESS_KEY": "not-the-secret"}, "does not accept this process's credentials"),
         ({"AWS_ACCESS_KEY_ID": "nobody", "AWS_SECRET_ACCESS_KEY": "x"}, "does not accept this process's credentials"),
     ],
     ids=["read-only", "wrong secret", "unknown key"],
 )
 def test_wrong_credentials_are_said_and_not_shown(weed: SeaweedFS, keys: dict[str, str], words: str, caplog):
     caplog.set_level("DEBUG")
-    with using({**weed.server.environment, **keys}), pytest.raises(StoreUnavailable, match=words) as said:
+    with using({**weed.environment, **keys}), pytest.raises(StoreUnavailable, match=words) as said:
         ArtifactStore(URI).probe()
     assert "credentials" in str(said.value)
     assert keys["AWS_SECRET_ACCESS_KEY"] not in str(said.value)
@@ -139,10 +139,13 @@ def test_a_missing_bucket_is_said(moto_server: S3Server):
         ArtifactStore("s3://nowhere/x").probe()
 
 
-def test_a_store_that_refuses_writes_says_so(front: Front):
+def test_a_store_that_refuses_writes_from_now_on_says_so_and_reads_on(front: Front):
+    store = ArtifactStore(f"{URI}/refuses")
+    ref = store.publish("before", b"bytes")
     front.moments += [("PUT", "AccessDenied")]
-    with pytest.raises(StoreUnavailable, match="does not let this process write"):
-        ArtifactStore(URI).probe()
+    with pytest.raises(StoreUnavailable, match="does not let this process write after"):
+        store.publish("after", b"bytes")
+    assert store.read(ref) == b"bytes"
 
 
 def test_no_server_at_all_is_said(moto_server: S3Server, monkeypatch: pytest.MonkeyPatch):

@@ -20,6 +20,12 @@ def of_home(home: Path) -> dict[int, str]:
     return found
 
 
+def named(home: Path, name: str) -> list[int]:
+    """The processes of a home folder whose command line holds `name`, in the order they were started; no supervisor."""
+    found = of_home(home)
+    return sorted(pid for pid, command in found.items() if name in command and "supervisor.py" not in command)
+
+
 def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
     """Whether a condition came true within a time that is only a limit, not a measurement."""
     deadline = time.monotonic() + seconds

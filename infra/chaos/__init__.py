@@ -1,0 +1,1 @@
+"""Kills at known moments of a run, and what became of it."""

@@ -1,0 +1,140 @@
+"""One row of the table: a run, a strike at a moment that was seen, and how the run got over it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from infra.chaos.moments import Moment, Watched
+from infra.chaos.processes import of_home, wait_until
+from infra.chaos.services import PrefectServer
+from infra.chaos.targets import Scene, Target
+from infra.errors import InfraFault
+
+ROOT = Path(__file__).resolve().parents[2]
+SCENARIO = ("tiny", "--set", "checks.determinism=false", "--set", "checks.invariance=false")
+LOOK_SECONDS = 0.005
+MOMENT_SECONDS = 300.0
+RUN_SECONDS = 600.0
+GONE_SECONDS = 15.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """What was taken away when, and what came of it.
+
+    Args:
+        event: what was waited for before the strike.
+        unfinished: whether the stage's record was still missing right after the strike; where the strike takes the
+            store away, right before it.
+        outcome: `recovered` in the same process, or how that ended and `resumed`.
+        ended: verdict of the run that was struck, None where its process was killed.
+        verdict: the last one.
+        same_weights: whether they are those of an undisturbed run, to the bit.
+        seconds_to_recovery: from the strike to the verdict.
+        left_running: command lines that were still there 15 s after the struck run had ended.
+    """
+
+    target: str
+    moment: str
+    event: str
+    unfinished: bool
+    outcome: str
+    ended: str | None
+    message: str
+    verdict: str | None
+    same_weights: bool
+    seconds_to_recovery: float
+    seconds_until_gone: float
+    left_running: list[str]
+
+    @property
+    def ok(self) -> bool:
+        return self.unfinished and self.verdict == "PASS" and self.same_weights and not self.left_running
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "ok": self.ok}
+
+
+def start_run(scene: Scene, *more: str) -> subprocess.Popen[str]:
+    """`fanline run` as a person would start it, in surroundings of its own."""
+    env = {**os.environ, **scene.store.environment, "FANLINE_HOME": str(scene.home)}
+    env |= {"FANLINE_STORE": scene.store.store.uri, "PREFECT_API_URL": scene.prefect.url}
+    command = [sys.executable, "-m", "infra.cli", "run", *SCENARIO, *more, "--json"]
+    log = (scene.home / "errors.log").open("a")
+    return subprocess.Popen(
+        command, cwd=ROOT, env=env, text=True, stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL
+    )
+
+
+def summary_of(process: subprocess.Popen[str]) -> dict[str, Any] | None:
+    """What the run said at its end; None where it was killed."""
+    output, _ = process.communicate(timeout=RUN_SECONDS)
+    return json.loads(output) if output.strip() else None
+
+
+def strike(target: Target, moment: Moment, prefect: PrefectServer, home: Path, weights: str) -> Row:
+    """One row.
+
+    Args:
+        home: an empty folder for the run.
+        weights: digest of an undisturbed run's weights.
+    Raises:
+        InfraFault: the moment did not come.
+    """
+    home.mkdir(parents=True)
+    with target.opened(home) as store:
+        scene = Scene(home=home, prefect=prefect, store=store)
+        run = Watched(home=home, store=store.store)
+        process = start_run(scene)
+        _wait_for(moment, run, process)
+        unfinished = not moment.is_over(run)
+        target.strike(scene)
+        struck = time.monotonic()
+        unfinished = unfinished and not (target.store_answers and moment.is_over(run))
+        if target.relieve and target.when == "at once":
+            target.relieve(scene)
+        ended = summary_of(process)
+        ended_at = time.monotonic()
+        wait_until(lambda: not of_home(home), GONE_SECONDS)
+        left, gone = list(of_home(home).values()), time.monotonic() - ended_at
+        if target.relieve and target.when == "after":
+            target.relieve(scene)
+        last, outcome = ended, "recovered"
+        if not ended or ended.get("verdict") != "PASS":
+            how = ended.get("verdict", "refused") if ended else "killed"
+            last, outcome = summary_of(start_run(scene, "--resume", run.run_id or "")), f"{how}, then resumed"
+        recovered = time.monotonic() - struck
+    return Row(
+        target=target.name,
+        moment=moment.name,
+        event=moment.event,
+        unfinished=unfinished,
+        outcome=outcome,
+        ended=ended.get("verdict") if ended else None,
+        message=_said(ended),
+        verdict=last.get("verdict") if last else None,
+        same_weights=bool(last) and last.get("weights_digest") == weights,
+        seconds_to_recovery=round(recovered, 1),
+        seconds_until_gone=round(gone, 1),
+        left_running=left,
+    )
+
+
+def _wait_for(moment: Moment, run: Watched, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + MOMENT_SECONDS
+    while not moment.has_come(run):
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            raise InfraFault(f"The moment {moment.name} did not come: not seen was that {moment.event}.")
+        time.sleep(LOOK_SECONDS)
+
+
+def _said(summary: dict[str, Any] | None) -> str:
+    return (summary.get("message") or summary.get("error") or "")[:300] if summary else ""

@@ -1,0 +1,100 @@
+"""What can be taken away from a run, and how it comes back."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from infra.chaos.processes import named, wait_until
+from infra.chaos.services import PrefectServer, bucket_store, fill, folder_store, make_room, small_disk_store
+
+PROCESS_SECONDS = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """One row's surroundings: FANLINE_HOME of the run, the Prefect server, and its store's service."""
+
+    home: Path
+    prefect: PrefectServer
+    store: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """One thing that is taken away.
+
+    Args:
+        strike: takes it away.
+        relieve: brings it back; None where the run has to do without it.
+        when: `at once`, while the run goes on, or `after` the run has ended.
+        opened: makes the store of the run.
+        store_answers: whether the store can be asked after the strike.
+    """
+
+    name: str
+    strike: Callable[[Scene], None]
+    relieve: Callable[[Scene], None] | None = None
+    when: Literal["at once", "after"] = "at once"
+    opened: Callable[[Path], AbstractContextManager[Any]] = folder_store
+    store_answers: bool = True
+
+
+def _kills(command: str) -> Callable[[Scene], None]:
+    def strike(scene: Scene) -> None:
+        assert wait_until(lambda: bool(named(scene.home, command)), PROCESS_SECONDS), f"there is no process {command}"
+        os.kill(named(scene.home, command)[0], signal.SIGKILL)
+
+    return strike
+
+
+def _refuse_writes(scene: Scene) -> None:
+    scene.store.weed.kill()
+    scene.store.weed.start(writable=False)
+
+
+def _allow_writes(scene: Scene) -> None:
+    scene.store.weed.kill()
+    scene.store.weed.start()
+
+
+TARGETS = {
+    target.name: target
+    for target in (
+        Target(name="flow process", strike=_kills("infra.cli run")),
+        Target(name="SGLang", strike=_kills("infra.sglang.launch")),
+        Target(name="trainer rank", strike=_kills("ray::TrainerRank")),
+        Target(name="Ray head", strike=_kills("gcs_server")),
+        Target(
+            name="Prefect server",
+            strike=lambda scene: scene.prefect.kill(),
+            relieve=lambda scene: scene.prefect.start(),
+        ),
+        Target(
+            name="S3 server",
+            strike=lambda scene: scene.store.weed.kill(),
+            relieve=lambda scene: scene.store.weed.start(),
+            opened=bucket_store,
+            store_answers=False,
+        ),
+        Target(
+            name="store that refuses writes",
+            strike=_refuse_writes,
+            relieve=_allow_writes,
+            when="after",
+            opened=bucket_store,
+        ),
+        Target(
+            name="full disk",
+            strike=lambda scene: fill(Path(scene.store.store.uri)),
+            relieve=lambda scene: make_room(Path(scene.store.store.uri)),
+            when="after",
+            opened=small_disk_store,
+        ),
+    )
+}
