@@ -142,12 +142,12 @@ def doctor(as_json: Json = False) -> None:
 
 @app.command()
 def bench(
-    what: Annotated[str, typer.Argument(help="schedule, normalise, grade, loss, clean or pool.")],
+    what: Annotated[str, typer.Argument(help="schedule, normalise, grade, loss, clean, overhead or pool.")],
     sizes: Annotated[
         str | None,
         typer.Option(
-            help="Samples (schedule, normalise), tokens (loss), seeds (clean), runs (pool), or integer,symbolic "
-            "answers (grade)."
+            help="Samples (schedule, normalise), tokens (loss), seeds (clean), rounds (overhead), runs (pool), or "
+            "integer,symbolic answers (grade)."
         ),
     ] = None,
     as_json: Json = False,
@@ -209,6 +209,36 @@ def chaos(
     from infra.chaos_command import run_chaos
 
     raise typer.Exit(run_chaos(only or [], as_json=as_json))
+
+
+@app.command()
+def gc(
+    days: Annotated[float, typer.Option(min=0, help="Runs younger than this stay.")] = 30.0,
+    keep: Annotated[
+        int, typer.Option(min=0, help="Of each scenario, the newest runs that stay whatever their age.")
+    ] = 5,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove them; without it nothing is removed.")] = False,
+    store: Store = None,
+    as_json: Json = False,
+) -> None:
+    """Show which old runs may go, with their logs and flow runs. Accepted baselines and running ones stay."""
+    from infra.gc_command import collect
+    from infra.upkeep.retention import Retention
+
+    collect(store, Retention(days=days, keep=keep), remove_them=yes, as_json=as_json)
+
+
+@app.command()
+def diff(
+    left: Annotated[str, typer.Argument(metavar="RUN", help="A stored run; see `fanline show`.")],
+    right: Annotated[str, typer.Argument(metavar="RUN", help="The run that it is compared with.")],
+    store: Store = None,
+    as_json: Json = False,
+) -> None:
+    """Say what two runs differ in: code, packages, model, data, settings, first record. Exit codes 0 same, 1."""
+    from infra.diff_command import compare
+
+    raise typer.Exit(compare(store or settings().store_uri, left, right, as_json=as_json))
 
 
 @hook_app.command()

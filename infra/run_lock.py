@@ -43,6 +43,15 @@ def hold(run_id: str, spool: Path, wait_seconds: float = WAIT_SECONDS) -> None:
     _held[path] = file
 
 
+def is_held(spool: Path) -> bool:
+    """Whether some process of this host works on the run whose spool folder this is."""
+    path = spool / "lock"
+    if not path.exists():
+        return False
+    with path.open("a+") as file:
+        return path in _held or not _locked(file)
+
+
 def _locked(file: TextIO) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -6,7 +6,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -50,6 +50,17 @@ def canonical_json(value: Any) -> bytes:
 
 def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+def _written(about: dict[str, Any]) -> float:
+    """When an object was written, as its filesystem says: a folder's mtime, S3's LastModified."""
+    return about["mtime"] if "mtime" in about else about["LastModified"].timestamp()
+
+
+def _remove_empty(folder: Path, root: Path) -> None:
+    while folder != root and folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
+        folder = folder.parent
 
 
 def _opened(content: bytes | Path) -> BinaryIO:
@@ -164,6 +175,25 @@ class ArtifactStore:
     def _listed(self, path: str) -> list[str]:
         fs = self._fresh()
         return fs.find(path) if fs.exists(path) else []
+
+    def listing(self, prefix: str) -> list[tuple[str, float, int]]:
+        """(key, seconds since the epoch when it was written, bytes) of every object under a prefix folder, by key."""
+        root = self._location[1]
+        found = self._told("list", prefix, lambda: self._detailed(self.path(prefix)))
+        return sorted((path[len(root) + 1 :], _written(about), about["size"]) for path, about in found.items())
+
+    def _detailed(self, path: str) -> dict[str, dict[str, Any]]:
+        fs = self._fresh()
+        return fs.find(path, detail=True) if fs.exists(path) else {}  # type: ignore[return-value]
+
+    def remove(self, keys: Sequence[str]) -> None:
+        """Remove objects, in this order; only upkeep does. Folders that are left empty go too."""
+        fs, _ = self._location
+        for key in keys:
+            self._told("delete", key, lambda key=key: fs.rm_file(self.path(key)))
+        if self.is_local:
+            for folder in sorted({Path(self.path(key)).parent for key in keys}, reverse=True):
+                _remove_empty(folder, Path(self._location[1]))
 
     def _fresh(self) -> fsspec.AbstractFileSystem:
         """The filesystem without what it remembers of earlier listings: other processes publish too."""

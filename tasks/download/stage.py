@@ -15,13 +15,31 @@ from infra.sources.host import Host
 from tasks.download.prompts import Render, make_prompts
 from tasks.rollout.draw import refuse_too_few_rows
 
-STAGE = "download-prompts"
+MODEL, STAGE = "download-model", "download-prompts"
 
 
 def this_host() -> Host:
     """Cache folder and hub as the settings say."""
     now = settings()
     return Host(cache=now.cache_dir, endpoint=now.hf_endpoint, offline=now.hf_offline)
+
+
+def record_model(run: Run, model: ModelRef) -> None:
+    """Record which model a run has. A run that is gone on with has to get the same one.
+
+    Raises:
+        ConfigurationError: the source gives another model than when the run was started.
+    """
+    record = {"uri": model.uri, "revision": model.revision, "digest": model.digest, "parameters": model.parameters}
+    before = run.finished(MODEL, 0)
+    if before is not None and before["digest"] != model.digest:
+        raise ConfigurationError(
+            f"Run {run.run_id} has model {model.uri} of revision {before['revision']}, the source gives revision "
+            f"{model.revision} now.",
+            next_step="Name the revision in model.uri, or start a new run.",
+            ids=[run.run_id, before["revision"], model.revision],
+        )
+    run.finish(MODEL, 0, record)
 
 
 def publish_prompts(run: Run, model: ModelRef) -> PromptsRef:

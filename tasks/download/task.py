@@ -10,7 +10,7 @@ from infra.progress import progress
 from infra.records.sources import ModelRef, PromptsRef
 from infra.run import Run
 from infra.sources.model import fetch_model
-from tasks.download.stage import publish_prompts, this_host
+from tasks.download.stage import publish_prompts, record_model, this_host
 
 
 def download_failed(task: Any, run: Any, state: Any) -> bool:
@@ -35,7 +35,9 @@ def download_model(run: Run) -> ModelRef:
         DownloadFailed: it could not be fetched in any attempt.
     """
     with progress(f"model {run.scenario.model.uri}"):
-        return fetch_model(run.scenario.model.uri, this_host())
+        model = fetch_model(run.scenario.model.uri, this_host())
+    record_model(run, model)
+    return model
 
 
 @task(

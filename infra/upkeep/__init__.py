@@ -1,0 +1,1 @@
+"""What keeps a store in order over months: what may go, and what two runs differ in."""

@@ -1,0 +1,100 @@
+"""`fanline gc` on a folder and on a real S3 server."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from infra.run_lock import hold
+from infra.store import ArtifactStore
+from infra.upkeep.gc import stored_runs
+from tests.s3_servers import moto, using
+
+ROOT = Path(__file__).parents[3]
+
+
+def fill(store: ArtifactStore) -> None:
+    for run in ("tiny-000000000001", "tiny-000000000002", "fanout-signal-000000000003"):
+        store.publish_json(f"runs/{run}/run.json", {"run": run})
+        store.publish(f"runs/{run}/iterations/0000/x.bin", b"x" * 1000)
+    store.publish_json("baselines/tiny/0001.json", {"run": "tiny-000000000001"})
+
+
+def fanline_gc(store: ArtifactStore, home: Path, *arguments: str) -> dict:
+    env = {**os.environ, "FANLINE_HOME": str(home)}
+    env.pop("PREFECT_API_URL", None)
+    command = [sys.executable, "-m", "infra.cli", "gc", "--store", store.uri, "--days", "0", "--keep", "0", *arguments]
+    ended = subprocess.run([*command, "--json"], cwd=ROOT, env=env, capture_output=True, text=True, check=True)
+    return json.loads(ended.stdout)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> ArtifactStore:
+    return ArtifactStore(str(tmp_path / "store"))
+
+
+@pytest.fixture
+def bucket() -> Iterator[ArtifactStore]:
+    with moto() as server, using(server.environment):
+        yield ArtifactStore("s3://fanline/nightly")
+
+
+def check_gc(store: ArtifactStore, home: Path) -> None:
+    fill(store)
+    (home / "spool" / "tiny-000000000002").mkdir(parents=True)
+    before = store.keys("")
+    shown = fanline_gc(store, home)
+    assert not shown["removed"] and store.keys("") == before
+    assert [e["run"] for e in shown["expired"]] == ["fanout-signal-000000000003", "tiny-000000000002"]
+    assert shown["held"] == {"tiny-000000000001": "baseline"}
+    assert fanline_gc(store, home, "--yes")["removed"]
+    assert sorted({key.split("/")[1] for key in store.keys("runs")}) == ["tiny-000000000001"]
+    assert store.keys("baselines") and not (home / "spool" / "tiny-000000000002").exists()
+
+
+def test_a_dry_run_removes_nothing_and_yes_does(folder: ArtifactStore, tmp_path: Path):
+    check_gc(folder, tmp_path / "home")
+    assert sorted(p.name for p in Path(folder.path("runs")).iterdir()) == ["tiny-000000000001"]
+
+
+@pytest.mark.s3
+def test_a_bucket_is_treated_the_same(bucket: ArtifactStore, tmp_path: Path):
+    check_gc(bucket, tmp_path / "home")
+
+
+def test_a_run_that_somebody_works_on_is_held(folder: ArtifactStore, tmp_path: Path):
+    fill(folder)
+    hold("tiny-000000000002", tmp_path / "spool" / "tiny-000000000002")
+    held = {r.run_id: r.held_by for r in stored_runs(folder, tmp_path / "spool")}
+    assert held == {
+        "tiny-000000000001": "baseline",
+        "tiny-000000000002": "running",
+        "fanout-signal-000000000003": None,
+    }
+
+
+@pytest.mark.prefect
+def test_old_flow_runs_are_counted_and_removed(prefect: str):
+    from prefect import flow
+
+    from infra.upkeep.gc import old_flow_runs
+
+    @flow(name="fault-drill", persist_result=False)
+    def ended() -> int:
+        return 1
+
+    @flow(name="somebody-elses", persist_result=False)
+    def other() -> int:
+        return 1
+
+    ended()
+    other()
+    assert old_flow_runs(1, delete=False) == 0
+    there = old_flow_runs(0, delete=False)
+    assert there >= 1
+    assert old_flow_runs(0, delete=True) == there
+    assert old_flow_runs(0, delete=False) == 0
