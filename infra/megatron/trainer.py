@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from infra.errors import ConfigurationError, TrainerUnavailable
-from infra.megatron.device import actor_environment, resolve
+from infra.megatron.device import actor_environment, dtype_name, resolve
 from infra.megatron.layout import Layout
 from infra.megatron.rank import TrainerRank
 from infra.megatron.rank_group import RankGroup, Waiting
@@ -85,6 +85,7 @@ class MegatronTrainer:
             weights_digest=digest,
             weight_version=f"{rollouts.iteration + 1:04d}-{digest[:12]}",
             ledger=tuple(r.ledger for r in reports),
+            dtype=dtype_name(self.run.scenario),
         )
 
     def rehearse(

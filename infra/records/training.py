@@ -37,7 +37,8 @@ class TrainedIteration:
     """The result of the training stage of one iteration.
 
     `log_probs` are the trainer's log-probs before the first step (schema LOG_PROBS_SCHEMA); `state` is the manifest of
-    the trainer state to resume from; `weight_version` the version that the engine has to answer with after the sync.
+    the trainer state to resume from; `weight_version` the version that the engine has to answer with after the sync;
+    `dtype` the type of the parameters that the forward pass has, which says what is rounding.
     """
 
     iteration: int
@@ -48,6 +49,7 @@ class TrainedIteration:
     weights_digest: str
     weight_version: str
     ledger: tuple[ObjectRef, ...]
+    dtype: str = "float32"
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

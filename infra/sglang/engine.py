@@ -169,7 +169,7 @@ class SGLangEngine:
         )
         self._process = supervised(
             [sys.executable, "-m", "infra.sglang.launch", *arguments],
-            env=server_environment(os.environ, self.device),
+            env=server_environment(os.environ, self.device, self.dtype),
             log_path=self.log_path,
             cwd=ROOT,
             grace_seconds=0,

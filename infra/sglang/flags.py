@@ -71,7 +71,7 @@ def _cuda(settings: Engine) -> list[str]:
     ]
 
 
-def server_environment(inherited: Mapping[str, str], device: Device) -> dict[str, str]:
+def server_environment(inherited: Mapping[str, str], device: Device, dtype: Dtype) -> dict[str, str]:
     """The server's environment: the model is a local folder, so nothing may be asked of a hub."""
     common = {**inherited, "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
     if device == "cpu":
@@ -83,4 +83,5 @@ def server_environment(inherited: Mapping[str, str], device: Device) -> dict[str
             "TORCHDYNAMO_DISABLE": "1",
             "OMP_WAIT_POLICY": "PASSIVE",
         }
-    return {**common, "SGLANG_IS_FLASHINFER_AVAILABLE": "false"}
+    exact = {"TRITON_F32_DEFAULT": "ieee"} if dtype == "float32" else {}  # Triton multiplies float32 in TF32 else
+    return {**common, **exact, "SGLANG_IS_FLASHINFER_AVAILABLE": "false"}

@@ -4,8 +4,8 @@ What a shape changes is only the order in which numbers are added: tokens inside
 gradient buffer, ranks into their sum. In float32 each addition rounds by at most 2**-24 of its result. Over 13 seeds of
 `tiny` no parameter group differed by more than 3e-7 to 2.7e-6; in one run whose samples nearly cancelled it was
 MEASURED. The bound is ten times the scenario's `checks.gradient_tolerance`: a wrong denominator is off by a third and
-more. In bfloat16 a shape changes single activations by their rounding, 2**-9 each, through all layers; BFLOAT16_BOUND
-allows for ten times the root of some layers of it and was not measured.
+more. In bfloat16 a shape changes single activations by their rounding, 2**-9 each, through all layers:
+as much as the oracle's own bound there allows for.
 """
 
 from typing import Any
@@ -15,6 +15,7 @@ from safetensors.torch import load
 from infra.errors import StoreUnavailable
 from infra.records.replay import Variant
 from infra.records.verdict import CheckResult
+from tasks.counter_assertion.bounds import bounds_of
 from tasks.counter_assertion.evidence import Evidence, IterationEvidence
 from tasks.counter_assertion.findings import Findings
 from tasks.counter_assertion.oracle.compare import GradientError, compare
@@ -23,7 +24,6 @@ NAME = "invariance"
 NEEDS = ()
 MEASURED = 8.9e-6
 CANCELLING = 10  # two gradients are all there is here: what cancelled in them is not known
-BFLOAT16_BOUND = 5e-2
 AGAINST_THE_RUN = ("permuted", "micro-batches", "data-parallel")
 
 
@@ -67,11 +67,11 @@ def _why_not(evidence: Evidence, shaped: list[IterationEvidence]) -> str:
 
 
 def _bound(evidence: Evidence, dtype: str) -> tuple[float, str]:
-    tolerance = CANCELLING * evidence.scenario.checks.gradient_tolerance
+    tolerance = bounds_of(evidence.scenario.checks, dtype).gradient
     if dtype == "float32":
         said = f"{CANCELLING} times checks.gradient_tolerance"
-        return tolerance, f"{said}; order of float32 additions, measured at most {MEASURED:g}"
-    return max(tolerance, BFLOAT16_BOUND), f"rounding of single activations in {dtype}"
+        return CANCELLING * tolerance, f"{said}; order of float32 additions, measured at most {MEASURED:g}"
+    return tolerance, f"rounding of single activations in {dtype}"
 
 
 def _error(evidence: Evidence, it: IterationEvidence, variant: Variant, found: Findings) -> GradientError:

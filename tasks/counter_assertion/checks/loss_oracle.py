@@ -20,6 +20,7 @@ from infra.records.training import StepResult
 from infra.records.verdict import CheckResult
 from infra.scenario.model import Scenario
 from tasks.counter_assertion.advantages import SHIPPED
+from tasks.counter_assertion.bounds import Bounds, bounds_of
 from tasks.counter_assertion.evidence import Evidence, IterationEvidence, LogProbs, StoredSample, trainable
 from tasks.counter_assertion.findings import Findings
 from tasks.counter_assertion.oracle.compare import compare
@@ -28,10 +29,7 @@ from tasks.counter_assertion.oracle.reference import Before, OtherModel, Referen
 
 NAME = "loss-oracle"
 NEEDS = ("rollouts", "plan", "trained", "trainer_log_probs", "model")
-TERM_TOLERANCE = 1e-5  # of a rollout's |token losses|: sums in float32, each rounded at 6e-8
 KL_ROUNDING = 3e-7  # of the KL coefficient: k2 and k3 take numbers near 1 from each other, in float32
-LOSS_TOLERANCE = 1e-6  # of sum |terms| / G'; the loss itself may be 0 by construction
-RATIO_TOLERANCE = 1e-4  # relative: the largest ratio of a step, from log-probs that agree within 1e-5
 FLOAT32_BOUND = 1e-4  # least bound where the reference itself has to be float32 (more than 200 M parameters)
 # Where a gradient is off by more than the tolerance and no more than ROUNDING_CAP, the reference is computed in float32
 # as well: how far that is from float64 is what rounding does to this very batch, and one that adds in another order
@@ -158,11 +156,12 @@ def _compare(evidence: Evidence, compared: Compared, outcome: Outcome) -> None:
     figures = {"iteration": it.iteration, "step": result.step, "dtype": reference.dtype}
     figures |= {"samples": len(batch.samples), "rollouts": batch.rollouts}
     found = Findings()
-    figures |= _terms(compared, reference, batch, scenario.training.kl_coefficient, found)
-    figures |= _gradient(evidence, result, reference, lambda: computed(torch.float32), found)
-    figures |= _ratio(result, reference, found)
+    bounds = bounds_of(scenario.checks, it.trained.dtype)
+    figures |= _terms(compared, reference, batch, scenario.training.kl_coefficient, bounds, found)
+    figures |= _gradient(evidence, result, reference, bounds.gradient, lambda: computed(torch.float32), found)
+    figures |= _ratio(result, reference, bounds.ratio, found)
     if result.step == 0:
-        figures |= _log_probs(compared, reference, scenario.checks.log_prob_tolerance, found)
+        figures |= _log_probs(compared, reference, bounds.log_prob, found)
     for words in found.words:
         outcome.found.add(f"{compared.where}: {words}")
     outcome.found.add_ids(found.ids)
@@ -216,20 +215,20 @@ def _engine_log_probs_missing(compared: Compared) -> str | None:
 
 
 def _terms(
-    compared: Compared, reference: Reference, batch: OracleBatch, kl_coefficient: float, found: Findings
+    compared: Compared, reference: Reference, batch: OracleBatch, kl_coefficient: float, bounds: Bounds, found: Findings
 ) -> dict[str, Any]:
     sizes, worst, result = reference.sizes, 0.0, compared.result
     rounding = KL_ROUNDING * kl_coefficient
     for rollout, expected in sorted(reference.terms.items()):
         got = result.rollout_terms.get(rollout, 0.0)
         worst = max(worst, abs(got - expected))
-        if not abs(got - expected) <= TERM_TOLERANCE * max(sizes[rollout], abs(expected)) + rounding:
+        if not abs(got - expected) <= bounds.term * max(sizes[rollout], abs(expected)) + rounding:
             found.add(f"rollout {rollout} has loss term {got:.6g}, the reference {expected:.6g}", rollout)
     for rollout in sorted(r for r, term in result.rollout_terms.items() if term and r not in reference.terms):
         found.add(f"rollout {rollout} has a loss term and no trainable sample", rollout)
     rollouts = max(batch.rollouts, 1)
     loss = sum(reference.terms.values()) / rollouts
-    tolerance = TERM_TOLERANCE if result.step else LOSS_TOLERANCE
+    tolerance = bounds.term if result.step else bounds.first_loss
     allowed = tolerance * max(sum(sizes.values()) / rollouts, 1e-30) + rounding
     if not abs(result.loss - loss) <= allowed:
         found.add(f"the loss is {result.loss:.8g}, the reference {loss:.8g} (allowed {allowed:.2g})", result.step)
@@ -240,11 +239,11 @@ def _gradient(
     evidence: Evidence,
     result: StepResult,
     reference: Reference,
+    limit: float,
     in_float32: Callable[[], Reference],
     found: Findings,
 ) -> dict[str, Any]:
     assert result.gradient is not None
-    limit = evidence.scenario.checks.gradient_tolerance
     limit = limit if reference.dtype == "float64" else max(limit, FLOAT32_BOUND)
     published = load(evidence.store.read(result.gradient))
     error = compare(published, reference.gradient)
@@ -284,10 +283,10 @@ def _relative(got: float, expected: float) -> float:
     return abs(got - expected) / expected if expected else got
 
 
-def _ratio(result: StepResult, reference: Reference, found: Findings) -> dict[str, Any]:
+def _ratio(result: StepResult, reference: Reference, limit: float, found: Findings) -> dict[str, Any]:
     """The step's largest ratio, as the trainer says and as the reference has it."""
     got, expected = result.max_ratio_error, reference.ratio_error
-    if not abs(got - expected) <= RATIO_TOLERANCE * (1 + expected):
+    if not abs(got - expected) <= limit * (1 + expected):
         found.add(f"ratios leave 1 by up to {got:.6g}, the reference's by {expected:.6g}", result.step)
     return {"ratio error": expected}
 

@@ -5,6 +5,7 @@ from collections import Counter
 import numpy as np
 
 from infra.records.verdict import CheckResult
+from tasks.counter_assertion.bounds import bounds_of
 from tasks.counter_assertion.evidence import Evidence, IterationEvidence, trainable
 from tasks.counter_assertion.findings import Findings
 
@@ -16,10 +17,11 @@ RATIO_TOLERANCE = 1e-6  # the old log-probs are recomputed by the same code: the
 def check(evidence: Evidence) -> CheckResult:
     """Ratio, clip fraction and KL of every first step; trainer against engine log-probs of the trained tokens."""
     found, errors = Findings(), []
-    limit = evidence.scenario.checks.log_prob_tolerance
+    bounds = bounds_of(evidence.scenario.checks, "float32")
     for it in evidence.iterations:
+        bounds = bounds_of(evidence.scenario.checks, it.trained.dtype)
         _first_step(it, found)  # rollouts carried over too: old log-probs are recomputed in every iteration
-        errors.append(_differences(it, limit, found))
+        errors.append(_differences(it, bounds.log_prob, found))
     everything = np.concatenate(errors) if errors else np.zeros(0)
     if not everything.size:
         return CheckResult(name=NAME, status="inconclusive", reason="no token of the current weights to compare")
@@ -27,8 +29,14 @@ def check(evidence: Evidence) -> CheckResult:
         "tokens": int(everything.size),
         "largest log-prob difference": float(everything.max()),
         "mean log-prob difference": float(everything.mean()),
-        "allowed": limit,
+        "allowed": bounds.log_prob,
+        "allowed mean": bounds.mean_log_prob,
     }
+    if not everything.mean() <= bounds.mean_log_prob:
+        found.add(
+            f"engine and trainer log-probs differ by {everything.mean():.3g} in the mean, allowed is "
+            f"{bounds.mean_log_prob:g}"
+        )
     good = f"engine and trainer agree on {everything.size} tokens within {everything.max():.2g}, first ratios are 1"
     return found.result(NAME, good, figures)
 

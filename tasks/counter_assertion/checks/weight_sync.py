@@ -1,6 +1,7 @@
 """After each sync the engine answers with the new version, and with the log-probs of the trainer's new weights."""
 
 from infra.records.verdict import CheckResult
+from tasks.counter_assertion.bounds import bounds_of
 from tasks.counter_assertion.evidence import Evidence, IterationEvidence
 from tasks.counter_assertion.findings import Findings
 
@@ -11,10 +12,11 @@ NEEDS = ("rollouts", "rollouts_ref", "trained", "sync")
 def check(evidence: Evidence) -> CheckResult:
     """Versions, digests and log-probs of every sync; the next iteration has to be generated with the synced version."""
     found, worst, moved = Findings(), 0.0, []
-    limit, version = evidence.scenario.checks.log_prob_tolerance, None
+    limit, version = 0.0, None
     older: set[str] = set()  # a rollout that goes on from an earlier iteration (partial rollouts) names them too
     for it in evidence.iterations:
         sync, where = it.sync, f"the sync of iteration {it.iteration}"
+        limit = bounds_of(evidence.scenario.checks, it.trained.dtype).log_prob
         _generated_with(it, version, older, found)
         older |= {it.rollouts_ref.weight_version} if evidence.scenario.rollout.partial != "none" else set()
         version = sync.engine_version

@@ -1,0 +1,49 @@
+"""How far apart two right computations may be, by the type that the trainer's parameters have, and why."""
+
+from dataclasses import dataclass, replace
+
+from infra.scenario.model import Checks
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """Largest differences that are rounding.
+
+    Args:
+        gradient: relative, of the unclipped gradient, per parameter group.
+        log_prob: of one token, engine against trainer.
+        mean_log_prob: mean over all tokens, engine against trainer.
+        term: of a loss term, relative to the sum of the absolute token losses in it.
+        first_loss: of a first step's loss, relative to the sum of the absolute terms over the rollouts of a step: the
+            loss itself may be 0 by construction.
+        ratio: of the largest ratio of a later step, relative.
+    """
+
+    gradient: float
+    log_prob: float
+    mean_log_prob: float
+    term: float
+    first_loss: float
+    ratio: float
+
+
+# float32: 24 bits of mantissa, 6e-8 an operation. Seen in whole runs on the CPU: gradients up to 5.7e-6, log-probs to
+# 9e-6. bfloat16: 8 bits, 4e-3 an operation; activations round, sums are float32. Seen on one H200: tests/gpu_reports.
+BY_DTYPE = {
+    "float32": Bounds(gradient=1e-5, log_prob=1e-4, mean_log_prob=2e-5, term=1e-5, first_loss=1e-6, ratio=1e-4),
+    "bfloat16": Bounds(gradient=5e-2, log_prob=0.25, mean_log_prob=1e-2, term=5e-2, first_loss=5e-2, ratio=0.25),
+}
+
+
+def bounds_of(checks: Checks, dtype: str) -> Bounds:
+    """The bounds of a type, with what the scenario says instead.
+
+    Args:
+        dtype: of the trainer's parameters, as its record says; one that is not known here has those of float32.
+    """
+    bounds = BY_DTYPE.get(dtype, BY_DTYPE["float32"])
+    if checks.gradient_tolerance is not None:
+        bounds = replace(bounds, gradient=checks.gradient_tolerance)
+    if checks.log_prob_tolerance is not None:
+        bounds = replace(bounds, log_prob=checks.log_prob_tolerance, mean_log_prob=checks.log_prob_tolerance)
+    return bounds
