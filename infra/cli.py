@@ -198,6 +198,7 @@ def pool(as_json: Json = False) -> None:
         Console().print(rendered(shown))
 
 
+@app.command()
 def chaos(
     only: Annotated[
         list[str] | None,
