@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from infra.chaos.processes import wait_until
 from infra.ports import free_port
 from infra.supervisor import stop, supervised
-from tests.flows.processes import wait_until
 
 BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
 

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from infra.chaos.processes import wait_until
 from infra.store import ArtifactStore
 from tests.flows.night import read
-from tests.flows.processes import wait_until
 from tests.machine_fixture import Machine
 
 pytestmark = [pytest.mark.e2e, pytest.mark.engine, pytest.mark.trainer, pytest.mark.prefect]

@@ -8,9 +8,9 @@ import pytest
 from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.states import AwaitingRetry, Cancelling
 
+from infra.chaos.processes import wait_until
 from infra.pool.process import carrying
 from tests.flows.night import awaited, children_of, create_children, ended, start_night, table_of
-from tests.flows.processes import wait_until
 from tests.machine_fixture import Machine
 
 pytestmark = pytest.mark.prefect

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from infra.chaos.processes import wait_until
 from infra.deploy import deploy_command
 from infra.deploy.automations import FIRST_OF_A_CAUSE, NO_NIGHT, no_verdict
 from infra.deploy.matrix import load_matrix
@@ -17,7 +18,6 @@ from infra.deploy.server import Server
 from infra.deploy.wanted import Wanted
 from infra.errors import ConfigurationError
 from infra.scenario.load import load
-from tests.flows.processes import wait_until
 from tests.machine_fixture import ROOT, Machine
 
 pytestmark = pytest.mark.prefect

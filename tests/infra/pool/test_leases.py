@@ -11,10 +11,10 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from infra.chaos.processes import wait_until
 from infra.pool.history import in_part, over_committed, overtaken, read_history
 from infra.pool.inventory import Usage
 from infra.pool.leases import Lease, LeaseFolder, Waiting
-from tests.flows.processes import wait_until
 from tests.infra.pool.agent import GPUS, claim
 from tests.infra.pool.conftest import AgentProcess
 

@@ -4,9 +4,9 @@ import sys
 
 import pytest
 
+from infra.chaos.processes import wait_until
 from infra.pool.orphans import RunProcess
 from infra.pool.process import ProcessIdentity, carrying, end_carrying
-from tests.flows.processes import wait_until
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 

@@ -9,9 +9,9 @@ from prefect.client.schemas.objects import StateType
 from prefect.exceptions import PrefectHTTPStatusError
 from prefect.states import Cancelling
 
+from infra.chaos.processes import wait_until
 from infra.pool.history import over_committed, read_history
 from infra.supervisor import stop
-from tests.flows.processes import wait_until
 from tests.infra.pool.worker_fixture import LIMIT, Pool, ask, left
 
 pytestmark = pytest.mark.prefect

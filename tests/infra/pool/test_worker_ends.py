@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 from prefect.client.schemas.objects import StateType
 
+from infra.chaos.processes import wait_until
 from infra.supervisor import stop
-from tests.flows.processes import wait_until
 from tests.infra.pool.worker_fixture import LIMIT, Pool, left
 
 pytestmark = pytest.mark.prefect

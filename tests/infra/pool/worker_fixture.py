@@ -15,10 +15,10 @@ from uuid import UUID
 from prefect.client.orchestration import PrefectClient, get_client
 from prefect.client.schemas.objects import FlowRun, State
 
+from infra.chaos.processes import wait_until
 from infra.pool.orphans import ATTEMPT, RunProcess
 from infra.pool.process import carrying
 from infra.supervisor import supervised
-from tests.flows.processes import wait_until
 
 LIMIT = 120.0
 
