@@ -3,7 +3,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.flows.night import create_children
-from tests.flows.processes import of_home
+from infra.chaos.processes import of_home
 from tests.machine_fixture import Machine, machine_up
 
 
