@@ -244,6 +244,8 @@ def main(arguments: Sequence[str]) -> int:
     if options.command == "test":
         os.chdir(ROOT)
     if command:
+        # Threads that spin while they wait take the cores from each other: set before any library starts them.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         os.execv(command[0], command)
     return 0
 

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -265,6 +266,7 @@ def check(
 
 def main() -> None:
     """Entry point: errors a person can act on are printed in words, with the exit code they stand for."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads take the cores from engine and trainer
     # Hooks of the person's own come from their folder; a module there that is called `tasks` must not hide ours.
     for package in ("flows", "tasks", "hooks"):
         importlib.import_module(package)

@@ -22,7 +22,6 @@ def run_faults(names: list[str], hooks: list[str], *, quick: bool, as_json: bool
 
     chosen(names, hooks, settings().hook_packages, quick=quick)  # wrong names are said before anything starts
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # The trainer's processes look for a person's own faults where this one does.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(Path.cwd())]))
     matrices = []

@@ -1,7 +1,6 @@
 """`fanline replay`: train a stored iteration again, and say whether the weights come out equal."""
 
 import json
-import os
 import sys
 from typing import Any
 
@@ -21,7 +20,6 @@ def replay_stored(store_uri: str, name: str, iteration: int, *, as_json: bool) -
         ConfigurationError: no such run, or the iteration has not been trained.
         TrainerUnavailable: the trainer could not be started, or a rank died.
     """
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     run = find_stored(store_uri, name)
     with stdout_for_the_result():
         told = replay(run, iteration)

@@ -24,7 +24,6 @@ def run_scenario(scenario: Scenario, store: str | None, resume: str | None, *, a
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")  # errors are told once, in words
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")  # other libraries' bars are noise in a log file
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads take the cores from engine and trainer
     log = settings().spool_dir / "prefect-server.log"
     with stdout_for_the_result(), prefect_api(log) as url:
         print(

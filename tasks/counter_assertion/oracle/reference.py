@@ -1,7 +1,8 @@
 """The step's loss terms and unclipped gradient from the plain transformers model, one sample after the other."""
 
+import contextlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from tasks.counter_assertion.evidence import Key, LogProbs
 from tasks.counter_assertion.oracle.expected import OracleBatch, OracleSample
 from tasks.counter_assertion.oracle.objective import Tokens, at_a_clip, objective
 
+ONE_THREAD_PARAMETERS = 10_000_000
 FLOAT64_PARAMETERS = 200_000_000  # above this, weights and gradient in float64 would need more than 3.2 GB
 
 
@@ -76,6 +78,17 @@ class Before:
     old: LogProbs | None
 
 
+@contextlib.contextmanager
+def _few_threads(parameters: int) -> Iterator[None]:
+    """One thread for a small model: more would spend their time waiting for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1 if parameters <= ONE_THREAD_PARAMETERS else threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 def compute(
     model_path: Path,
     parameters: int,
@@ -109,7 +122,7 @@ def compute(
         reference = _model(model_path, dtype) if training.kl_coefficient else None
         model.load_state_dict(_with_tied(model, before.weights))
     told = _Told(batch)
-    with _KeepDouble():
+    with _few_threads(parameters), _KeepDouble():
         for sample in batch.samples:
             if not sample.trained_positions:
                 continue

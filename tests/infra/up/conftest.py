@@ -2,8 +2,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.flows.night import create_children
 from infra.chaos.processes import of_home
+from tests.flows.night import create_children
 from tests.machine_fixture import Machine, machine_up
 
 
