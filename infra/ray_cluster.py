@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
 import secrets
+import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
@@ -30,6 +33,21 @@ ROOT = Path(__file__).resolve().parent.parent
 def _authentication() -> dict[str, str]:
     """The token of this process's clusters: Ray listens on more than the loopback address, and runs what it is sent."""
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+
+
+@contextlib.contextmanager
+def signals_heard() -> Iterator[None]:
+    """What a signal handler raises while Ray waits comes out of Ray's compiled code as a SystemError: undo that.
+
+    Raises:
+        BaseException: what the handler raised, where it was meant to end the process and not to be an error.
+    """
+    try:
+        yield
+    except SystemError as error:
+        if error.__cause__ is None or isinstance(error.__cause__, Exception):
+            raise
+        raise error.__cause__ from None
 
 
 class RayCluster:
@@ -89,10 +107,13 @@ class RayCluster:
             # Ray's client takes its token from the environment only, and read its mode when it was imported.
             os.environ.update(_authentication())
             ray._raylet.Config.initialize("")  # type: ignore[attr-defined]
+        ends = signal.getsignal(signal.SIGTERM)
         try:
             ray.init(address=address, namespace=self.namespace, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, RuntimeError) as cause:
             raise self._unavailable(f"does not answer at {address}: {cause}") from cause
+        # Ray's own handlers leave by SystemExit, or abort: Prefect could not tell a cancelled run from a crash.
+        signal.signal(signal.SIGTERM, ends)
         self.connected = True
 
     def _knock(self, address: str) -> None:

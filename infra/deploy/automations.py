@@ -1,5 +1,7 @@
-"""The automations of a server: a notice for the first run of each cause, and one when a night gave no verdict."""
+"""The automations of a server: a notice for the first run of each cause, one when a night gave no verdict, and the end
+of runs whose host does not come back."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from infra.deploy.deployments import NIGHTLY_FLOW, NIGHTLY_NAME
@@ -8,6 +10,9 @@ from infra.records.verdict import Outcome
 
 RED_EVENT, CAUSE = "fanline.run.red", "fanline.cause"
 FIRST_OF_A_CAUSE, NO_NIGHT = "fanline: first run of a cause", "fanline: no verdict of a night"
+SILENT_RUN = "fanline: run of a host that does not come back"
+# Ten beats of a run (`infra.pool.worker_config`): a busy server takes events late, and a run that lives is no crash.
+SILENT_SECONDS = 600.0
 
 
 def automations(nightly: Nightly, notify: str | None) -> dict[str, dict[str, Any]]:
@@ -28,6 +33,12 @@ def automations(nightly: Nightly, notify: str | None) -> dict[str, dict[str, Any
             "enabled": True,
             "trigger": no_verdict(nightly.notice_after_hours * 3600),
             **_actions(notify, "fanline: no nightly verdict", _MISSING),
+        },
+        SILENT_RUN: {
+            "description": "Without a worker of its host nobody else can tell that a run has ended.",
+            "enabled": True,
+            "trigger": silent_run(SILENT_SECONDS),
+            "actions": [_crash(f"Nothing was heard of it for {SILENT_SECONDS:g} s: its host is down or cut off.")],
         },
     }
 
@@ -64,18 +75,44 @@ def no_verdict(within_seconds: float) -> dict[str, Any]:
     )
 
 
-def _trigger(*, match: Any, match_related: Any, expect: list[str], posture: str, within_seconds: float) -> Any:
+def silent_run(within_seconds: float) -> dict[str, Any]:
+    """Fires for a flow run that was heard of by a heartbeat, and then by nothing, not even by the state it ended in."""
+    return _trigger(
+        match={"prefect.resource.id": "prefect.flow-run.*"},
+        match_related={},
+        after=["prefect.flow-run.heartbeat"],
+        expect=["prefect.flow-run.*"],
+        for_each=["prefect.resource.id"],
+        posture="Proactive",
+        within_seconds=within_seconds,
+    )
+
+
+def _trigger(
+    *,
+    match: Any,
+    match_related: Any,
+    expect: list[str],
+    posture: str,
+    within_seconds: float,
+    after: Sequence[str] = (),
+    for_each: Sequence[str] = (),
+) -> Any:
     return {
         "type": "event",
         "match": match,
         "match_related": match_related,
-        "after": [],
+        "after": list(after),
         "expect": expect,
-        "for_each": [],
+        "for_each": list(for_each),
         "posture": posture,
         "threshold": 1,
         "within": within_seconds,
     }
+
+
+def _crash(message: str) -> dict[str, Any]:
+    return {"type": "change-flow-run-state", "name": None, "state": "CRASHED", "message": message, "force": True}
 
 
 def _actions(notify: str | None, subject: str, body: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from infra.errors import FanlineError, TrainerUnavailable
 from infra.megatron.rank import TrainerRank
-from infra.ray_cluster import ROOT, RayCluster
+from infra.ray_cluster import ROOT, RayCluster, signals_heard
 
 LOOK_SECONDS = 1.0
 GRACE_SECONDS = 5.0  # after one rank's error, for a dead peer to be noticed: its neighbours see a closed socket first
@@ -81,8 +81,9 @@ class RankGroup:
             FanlineError: what a rank raised itself (a numeric failure, a store that refuses).
         """
         try:
-            self._wait_for_all(call, time.monotonic() + seconds, seconds)
-            return ray.get(call.answers)
+            with signals_heard():
+                self._wait_for_all(call, time.monotonic() + seconds, seconds)
+                return ray.get(call.answers)
         except BaseException:
             self.kill()
             raise

@@ -105,7 +105,7 @@ class GpuProcessWorker(ProcessWorker):
         configuration.env |= {ATTEMPT: attempt, "FANLINE_POOL": self._work_pool_name}
         configuration.env["FANLINE_LEASE_PRIORITY"] = str(await self._priority(flow_run))
         try:
-            return await self._execute(flow_run, configuration, attempt, task_status)
+            result = await self._execute(flow_run, configuration, attempt, task_status)
         finally:
             # The supervisor has ended all; this is for the case that it was itself killed.
             end_carrying(ATTEMPT, attempt)
@@ -113,6 +113,9 @@ class GpuProcessWorker(ProcessWorker):
             with anyio.CancelScope(shield=True):
                 await settle(self.client, flow_run.id, rescheduled=entry is not None and entry.rescheduled)
             self.running.pop(flow_run.id, None)
+        if entry is not None and entry.rescheduled:
+            return ProcessWorkerResult(status_code=0, identifier=result.identifier)  # else Prefect calls it crashed
+        return result
 
     async def _propose_crashed_state(self, flow_run: FlowRun, message: str, client: Any = None) -> None:
         """As Prefect's, but a run that was not started because the server was busy or away is no crash.

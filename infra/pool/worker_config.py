@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun
 
 MOST_GPUS = 64
+BEAT_SECONDS = 60  # between heartbeats of a run: a server's automation calls one crashed that was silent for long
 GPUS = Field(
     default=0,
     ge=0,
@@ -69,6 +70,7 @@ class GpuJobConfiguration(ProcessJobConfiguration):
         self.wanted()  # labels that are none are refused before anything is started
         super().prepare_for_flow_run(flow_run, *args, **kwargs)
         self.env |= {"FANLINE_GPUS": str(self.gpus), "FANLINE_TIGHT_MEMORY": str(self.tight_memory)}
+        self.env.setdefault("PREFECT_FLOWS_HEARTBEAT_FREQUENCY", str(BEAT_SECONDS))
         if self.store is not None:
             self.env["FANLINE_STORE"] = self.store
 

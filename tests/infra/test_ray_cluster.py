@@ -75,6 +75,14 @@ def test_a_lost_head_is_an_error_and_not_the_end_of_the_driver(tmp_path: Path) -
     assert driver.returncode == 0
 
 
+def test_sigterm_is_still_heard_by_who_listened_before(tmp_path: Path) -> None:
+    """Ray's own handlers would leave by SystemExit or abort: a cancelled run would be a crash."""
+    driver = start_driver(tmp_path / "ray.log", "ask")
+    driver.terminate()
+    output, _ = driver.communicate()
+    assert (driver.returncode, output) == (0, "asked to end\n")
+
+
 def test_the_head_starts_on_the_main_thread_only(tmp_path: Path) -> None:
     from concurrent.futures import ThreadPoolExecutor
 

@@ -5,14 +5,17 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
+from uuid import uuid4
 
 import pytest
+from prefect.states import Completed, Running
 
 from infra.chaos.processes import wait_until
 from infra.deploy import deploy_command
-from infra.deploy.automations import FIRST_OF_A_CAUSE, NO_NIGHT, no_verdict
+from infra.deploy.automations import FIRST_OF_A_CAUSE, NO_NIGHT, SILENT_RUN, automations, no_verdict, silent_run
 from infra.deploy.matrix import load_matrix
 from infra.deploy.server import Server
 from infra.deploy.wanted import Wanted
@@ -126,6 +129,33 @@ def test_a_night_that_gives_no_verdict_is_noticed(machine: Machine):
         return name in [e["resource"]["prefect.resource.name"] for e in machine.events("prefect.automation.triggered")]
 
     assert wait_until(fired, 90)
+
+
+def test_a_run_that_is_heard_of_no_more_is_crashed_and_one_that_ended_stays(machine: Machine):
+    """The deployed automation waits for ten minutes; the same with ten seconds."""
+    fields = automations(load_matrix().nightly, None)[SILENT_RUN]
+    with machine.client() as client:
+        deployed = Server(client).read(Wanted(kind="automation", name=SILENT_RUN, fields={}))
+        at_once = {**fields, "trigger": silent_run(10.0)}
+        Server(client).write(Wanted(kind="automation", name="silent, at once", fields=at_once))
+        deployment = client.read_deployment_by_name("fanout-regression/tiny").id
+        silent, ended = (
+            client.create_flow_run_from_deployment(deployment, state=Running(), name=name)
+            for name in ("silent", "ended")
+        )
+    assert deployed and deployed["trigger"] == fields["trigger"] and deployed["actions"] == fields["actions"]
+    with machine.client() as client:
+        for run in (silent, ended):
+            beat = {"resource": {"prefect.resource.id": f"prefect.flow-run.{run.id}"}, "id": str(uuid4())}
+            beat |= {"event": "prefect.flow-run.heartbeat", "occurred": datetime.now(UTC).isoformat()}
+            client.request("POST", "/events", json=[beat])
+        client.set_flow_run_state(ended.id, Completed(name="PASS"), force=True)
+
+        def state(run: Any) -> str | None:
+            return client.read_flow_run(run.id).state_name
+
+        assert wait_until(lambda: state(silent) == "Crashed", 90), state(silent)
+        assert state(ended) == "PASS"
 
 
 @pytest.fixture
