@@ -20,11 +20,11 @@ def read_patiently(flow_run_id: UUID, poll_seconds: float, say: Callable[[str], 
     """A flow run as the API has it, across a restart of the server.
 
     Args:
-        say: gets a line whenever the API did not answer.
+        say: gets a line when the API does not answer, once an outage.
     Raises:
         InfraFault: the API was silent for ten minutes.
     """
-    deadline = time.monotonic() + SILENT_API_SECONDS
+    deadline, told = time.monotonic() + SILENT_API_SECONDS, False
     while True:
         try:
             with get_client(sync_client=True) as client:
@@ -34,7 +34,9 @@ def read_patiently(flow_run_id: UUID, poll_seconds: float, say: Callable[[str], 
                 raise InfraFault(
                     f"The Prefect API was silent for {SILENT_API_SECONDS:g} s: {cause}.", ids=[flow_run_id]
                 ) from cause
-            say(f"The Prefect API does not answer, looking again: {type(cause).__name__}: {cause}")
+            if not told:
+                say(f"The Prefect API does not answer, looking again: {type(cause).__name__}: {cause}")
+                told = True
             time.sleep(poll_seconds)
 
 
