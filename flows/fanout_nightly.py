@@ -13,6 +13,7 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 from pydantic import Field
 
+from flows.verdict_state import ends_in_words
 from infra.nightly.children import cancel_children, start_children, wait_for_children
 from infra.nightly.night import as_state, hours_late, stale
 from infra.nightly.table import publish_table
@@ -20,6 +21,7 @@ from infra.notices.tell import tell_silent_children
 
 
 @flow(name="fanout-nightly", persist_result=False, on_cancellation=[cancel_children])
+@ends_in_words
 def fanout_nightly(
     scenarios: Annotated[list[str], Field(min_length=1)],
     queue: str | None = None,

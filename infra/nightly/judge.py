@@ -1,5 +1,6 @@
 """What the end of a child run says, and the one verdict of a night. Pure."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -7,6 +8,7 @@ from infra.records.verdict import Outcome
 
 WORST_FIRST = (Outcome.REGRESSION, Outcome.INFRA, Outcome.INCONCLUSIVE, Outcome.PASS)
 SHOWN_CHARACTERS = 300
+RUN_ID = re.compile(r"[a-z0-9][a-z0-9-]*-[0-9a-f]{12}: ")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +30,7 @@ class Ended:
 
 
 def judged(kind: str, name: str, message: str) -> tuple[Outcome, str, bool]:
-    """Outcome, words, and whether they are the run's own verdict.
+    """Outcome, words, and whether they are the run's own verdict: then they begin with its id, and it told its cause.
 
     Args:
         kind: Prefect's type of the final state (`COMPLETED`, `FAILED`, `CANCELLED`, `CRASHED`).
@@ -36,7 +38,7 @@ def judged(kind: str, name: str, message: str) -> tuple[Outcome, str, bool]:
         message: the state's message.
     """
     if name in Outcome.__members__ and (name == "PASS") == (kind == "COMPLETED"):
-        return Outcome[name], message, True
+        return Outcome[name], message, RUN_ID.match(message) is not None
     if kind == "COMPLETED":
         return Outcome.INFRA, f"ended as {name} without a verdict", False
     how = {"CANCELLED": "was cancelled", "CRASHED": "crashed"}.get(kind, f"ended as {name}")

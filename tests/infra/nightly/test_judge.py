@@ -32,8 +32,12 @@ ENDED = st.builds(
         ("COMPLETED", "REGRESSION", Outcome.INFRA, "ended as REGRESSION without a verdict", False),
     ],
 )
-def test_only_a_verdict_of_the_run_itself_is_one(kind: str, name: str, outcome: Outcome, words: str, verdict: bool):
-    assert judged(kind, name, "why") == (outcome, words, verdict)
+def test_only_words_with_a_run_id_are_a_verdict_that_the_run_told_itself(
+    kind: str, name: str, outcome: Outcome, words: str, verdict: bool
+):
+    assert judged(kind, name, "why") == (outcome, words, False)
+    if verdict:
+        assert judged(kind, name, "tiny-0123456789ab: why") == (outcome, "tiny-0123456789ab: why", True)
 
 
 @settings(deadline=None)
