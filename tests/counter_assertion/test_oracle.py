@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from tasks.counter_assertion.advantages import expected_advantages
 from tasks.counter_assertion.checks import loss_oracle
 from tasks.counter_assertion.evidence import StoredSample
 from tasks.counter_assertion.oracle.compare import compare, kind_of
+from tasks.counter_assertion.oracle.reference import _model
 from tasks.counter_assertion.reading import read_evidence
 from tests.counter_assertion.plain_loop import PlainLoop
 
@@ -65,6 +67,15 @@ def test_what_the_oracle_does_not_know_is_not_run(loop_of, training, reason):
     result = loss_oracle.check(evidence)
     assert result.status == "not run"
     assert reason in result.reason
+
+
+def test_a_token_that_a_model_pads_with_has_a_gradient_like_any_other(tmp_path, model):
+    shutil.copytree(model.path, tmp_path / "model")
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    (tmp_path / "model" / "config.json").write_text(json.dumps({**config, "pad_token_id": 7}))
+    padded = _model(tmp_path / "model", torch.float64)
+    padded(torch.tensor([[3, 7, 5]])).logits.sum().backward()
+    assert padded.get_input_embeddings().weight.grad[7].norm() > 0
 
 
 def test_a_kind_is_a_tensor_over_all_layers():

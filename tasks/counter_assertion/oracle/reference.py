@@ -166,7 +166,11 @@ class _Told:
 
 
 def _model(path: Path, dtype: torch.dtype) -> Any:
-    return AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="eager").eval()
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="eager").eval()
+    # transformers leaves the padding token's embedding without a gradient. Nothing is padded here: where the token
+    # occurs (many models pad with their end-of-text token, and a sibling may go on behind one) it is an input like any.
+    model.get_input_embeddings().padding_idx = None
+    return model
 
 
 def _with_tied(model: Any, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
