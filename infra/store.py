@@ -174,7 +174,7 @@ class ArtifactStore:
 
     def _listed(self, path: str) -> list[str]:
         fs = self._fresh()
-        return fs.find(path) if fs.exists(path) else []
+        return list(fs.find(path)) if fs.exists(path) else []
 
     def listing(self, prefix: str) -> list[tuple[str, float, int]]:
         """(key, seconds since the epoch when it was written, bytes) of every object under a prefix folder, by key."""

@@ -80,12 +80,11 @@ def make_chaos(pairs: Sequence[tuple[str, str]], say: Callable[[str], None]) -> 
 
 
 def _row(target: str, moment: str, api: PrefectServer, folder: Path, weights: str) -> Row:
-    for attempt in range(LATE_ATTEMPTS):
-        row = strike(TARGETS[target], MOMENTS[moment], api, folder / f"{attempt}", weights)
-        if row.unfinished:
-            break
+    rows: list[Row] = []
+    while len(rows) < LATE_ATTEMPTS and not (rows and rows[-1].unfinished):
+        rows.append(strike(TARGETS[target], MOMENTS[moment], api, folder / f"{len(rows)}", weights))
     shutil.rmtree(folder)
-    return row
+    return rows[-1]
 
 
 def _undisturbed(home: Path, api: PrefectServer) -> str:

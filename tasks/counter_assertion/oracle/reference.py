@@ -169,7 +169,8 @@ def _model(path: Path, dtype: torch.dtype) -> Any:
     model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="eager").eval()
     # transformers leaves the padding token's embedding without a gradient. Nothing is padded here: where the token
     # occurs (many models pad with their end-of-text token, and a sibling may go on behind one) it is an input like any.
-    model.get_input_embeddings().padding_idx = None
+    embeddings: Any = model.get_input_embeddings()
+    embeddings.padding_idx = None
     return model
 
 
