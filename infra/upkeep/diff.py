@@ -131,6 +131,18 @@ def _at_the_first(left: Any, right: Any) -> tuple[Any, Any]:
     return tuple(f"{side[at] if at < len(side) else 'nothing'} at {at} of {len(side)}" for side in (left, right))  # type: ignore[return-value]
 
 
+def _inside(left: Any, right: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Where two documents differ, in their own order: dotted path and both values."""
+    if isinstance(left, dict) and isinstance(right, dict):
+        for name in sorted(left.keys() | right.keys()):
+            yield from _inside(left.get(name), right.get(name), f"{path}.{name}".lstrip("."))
+    elif isinstance(left, list) and isinstance(right, list) and len(left) == len(right):
+        for position, (a, b) in enumerate(zip(left, right, strict=True)):
+            yield from _inside(a, b, f"{path}[{position}]")
+    elif left != right:
+        yield path, left, right
+
+
 def _trained(left: Run, right: Run, iteration: int) -> Iterator[Difference]:
     records = [run.finished("training", iteration) for run in (left, right)]
     if None in records:
@@ -139,7 +151,8 @@ def _trained(left: Run, right: Run, iteration: int) -> Iterator[Difference]:
         return
     a, b = (TrainedIteration.from_dict(r) for r in records if r)
     if a.plan.sha256 != b.plan.sha256:
-        yield _difference(f"iteration {iteration}, plan", a.plan.sha256, b.plan.sha256)
+        plans = left.store.read_json(a.plan), right.store.read_json(b.plan)
+        yield from (_difference(f"iteration {iteration}, plan, {path}", x, y) for path, x, y in _inside(*plans))
     if a.log_probs.sha256 != b.log_probs.sha256:
         yield _difference(f"iteration {iteration}, trainer log-probs", a.log_probs.sha256, b.log_probs.sha256)
     for one, other in zip(a.steps, b.steps, strict=False):

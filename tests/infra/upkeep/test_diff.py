@@ -41,10 +41,11 @@ def test_two_runs_of_the_same_do_not_differ(runs: dict[str, Run]):
     assert between(runs, "right", "again").same
 
 
-def test_the_first_record_that_differs_is_the_loss_of_a_wrong_denominator(runs: dict[str, Run]):
+def test_the_first_record_that_differs_is_the_plan_of_a_wrong_denominator(runs: dict[str, Run]):
     found = between(runs, "right", "wrong")
     assert not any(found.inputs.values())
-    assert found.record and found.record.what.startswith("iteration 0, step 0, ")
+    assert found.record and found.record.what.startswith("iteration 0, plan, steps[0].ranks[0]")
+    assert found.record.what.endswith(".weight")
     assert found.record.left != found.record.right
 
 
@@ -71,7 +72,7 @@ def test_the_command_prints_it_and_exits_like_diff(runs: dict[str, Run]):
         {**between(runs, "right", "again").to_dict(), "runs": ["right", "again"]},
     )
     code, said = command("right", "wrong")
-    assert code == 1 and said["first_record"]["what"].startswith("iteration 0, step 0")
+    assert code == 1 and said["first_record"]["what"].startswith("iteration 0, plan, steps[0]")
 
 
 def test_a_document_is_flattened_to_dotted_paths():

@@ -49,7 +49,7 @@ def check_gc(store: ArtifactStore, home: Path) -> None:
     before = store.keys("")
     shown = fanline_gc(store, home)
     assert not shown["removed"] and store.keys("") == before
-    assert [e["run"] for e in shown["expired"]] == ["fanout-signal-000000000003", "tiny-000000000002"]
+    assert [e["run"] for e in shown["expired"]] == ["tiny-000000000002", "fanout-signal-000000000003"]
     assert shown["held"] == {"tiny-000000000001": "baseline"}
     assert fanline_gc(store, home, "--yes")["removed"]
     assert sorted({key.split("/")[1] for key in store.keys("runs")}) == ["tiny-000000000001"]
