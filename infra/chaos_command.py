@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from infra.chaos.chaos import TABLE, Chaos, make_chaos
+from infra.chaos.row import Row
 from infra.errors import ConfigurationError
 from infra.settings import settings
 from infra.store import ArtifactStore
@@ -32,9 +33,16 @@ def chosen(only: list[str]) -> list[tuple[str, str]]:
 
 def run_chaos(only: list[str], *, as_json: bool) -> int:
     """Print the table, keep it in the store under `chaos/`, and return 0 if every run got over its loss, else 1."""
-    chaos = make_chaos(chosen(only), lambda line: print(f"fanline: {line}", file=sys.stderr, flush=True))
-    key = f"chaos/{datetime.now(UTC):%Y%m%dT%H%M%S}.json"
-    ArtifactStore(settings().store_uri).publish_json(key, chaos.to_dict())
+    store, folder = ArtifactStore(settings().store_uri), f"chaos/{datetime.now(UTC):%Y%m%dT%H%M%S}"
+
+    def done(row: Row) -> None:
+        said = f"{row.target} at {row.moment}: {row.outcome}, {row.verdict}, {row.seconds_to_recovery:.0f} s"
+        print(f"fanline: {said}{'' if row.ok else ' - NOT OK'}", file=sys.stderr, flush=True)
+        store.publish_json(f"{folder}/{row.target} at {row.moment}.json".replace(" ", "-"), row.to_dict())
+
+    chaos = make_chaos(chosen(only), done)
+    key = f"{folder}/table.json"
+    store.publish_json(key, chaos.to_dict())
     if as_json:
         print(json.dumps(chaos.to_dict()))
     else:

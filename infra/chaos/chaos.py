@@ -55,11 +55,11 @@ class Chaos:
         return {"ok": self.ok, "weights_digest": self.weights, "rows": rows, "not_run": self.not_run}
 
 
-def make_chaos(pairs: Sequence[tuple[str, str]], say: Callable[[str], None]) -> Chaos:
+def make_chaos(pairs: Sequence[tuple[str, str]], done: Callable[[Row], None]) -> Chaos:
     """Run the pairs of target and moment, one after the other.
 
     Args:
-        say: called with a line after each row.
+        done: called with each row as it comes.
     Raises:
         InfraFault: the undisturbed run is not PASS: nothing can be compared with it.
     """
@@ -74,8 +74,8 @@ def make_chaos(pairs: Sequence[tuple[str, str]], say: Callable[[str], None]) -> 
                 not_run[target] = why
                 continue
             row = _row(target, moment, api, Path(folder) / f"row-{number}", weights)
-            say(f"{row.target} at {row.moment}: {row.outcome}, {row.verdict}, {row.seconds_to_recovery:.0f} s")
             rows.append(row)
+            done(row)
     return Chaos(weights=weights, rows=tuple(rows), not_run=not_run)
 
 
