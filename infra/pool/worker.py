@@ -33,7 +33,7 @@ from infra.pool.inventory import inventory
 from infra.pool.orphans import ATTEMPT, RunProcess, settle_orphans
 from infra.pool.process import ProcessIdentity, end_carrying
 from infra.pool.worker_config import GpuJobConfiguration, GpuVariables, unfit
-from infra.pool.worker_drain import Running, reschedule, settle
+from infra.pool.worker_drain import Running, end_cancelled, reschedule, settle
 from infra.settings import settings
 
 if TYPE_CHECKING:
@@ -90,6 +90,7 @@ class GpuProcessWorker(ProcessWorker):
         if time.monotonic() - self._looked >= LOOK_FOR_ORPHANS_SECONDS and self._work_pool is not None:
             self._looked = time.monotonic()
             await settle_orphans(self.client, self._work_pool_name, self._logger, mine=[*self.running])
+            await end_cancelled(self.client, self.running)
         return await super().get_and_submit_flow_runs()
 
     async def run(  # type: ignore[override]
@@ -99,7 +100,8 @@ class GpuProcessWorker(ProcessWorker):
         task_status: anyio.abc.TaskStatus[Any] = anyio.TASK_STATUS_IGNORED,
     ) -> ProcessWorkerResult:
         """Start a flow run under a supervisor, wait for its end, and see to it that its state says how it ended."""
-        if refusal := unfit(configuration.wanted(), configuration.gpus, inventory(settings())):
+        refusal = configuration.refusal() or unfit(configuration.wanted(), configuration.gpus, inventory(settings()))
+        if refusal:
             return await self._refuse(flow_run, refusal, task_status)
         attempt = secrets.token_hex(8)
         configuration.env |= {ATTEMPT: attempt, "FANLINE_POOL": self._work_pool_name}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from prefect.workers.process import ProcessJobConfiguration, ProcessVariables
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 from infra.pool.inventory import Inventory
 
@@ -65,18 +65,33 @@ class GpuJobConfiguration(ProcessJobConfiguration):
     tight_memory: bool = TIGHT_MEMORY
     store: str | None = STORE
 
+    _taken: list[str] = PrivateAttr(default_factory=list)
+
     def prepare_for_flow_run(self, flow_run: FlowRun, *args: Any, **kwargs: Any) -> None:
         """Prefect's preparation, and what the run's own process has to know of its deployment."""
         self.wanted()  # labels that are none are refused before anything is started
+        self._taken = sorted(name for name in self.env if host_owned(name))
         super().prepare_for_flow_run(flow_run, *args, **kwargs)
         self.env |= {"FANLINE_GPUS": str(self.gpus), "FANLINE_TIGHT_MEMORY": str(self.tight_memory)}
         self.env.setdefault("PREFECT_FLOWS_HEARTBEAT_FREQUENCY", str(BEAT_SECONDS))
         if self.store is not None:
             self.env["FANLINE_STORE"] = self.store
 
+    def refusal(self) -> str | None:
+        """Why the run must not start: it would say what only the host may."""
+        if not self._taken:
+            return None
+        return f"The run's job variable env sets {', '.join(self._taken)}, which only the worker's host may set."
+
     def wanted(self) -> GpuLabels:
         """The labels that the deployment asks for, without those that Prefect adds."""
         return GpuLabels(**{n: v for n, v in self.labels.items() if not n.startswith("prefect.io/") and v is not None})
+
+
+def host_owned(name: str) -> bool:
+    """Whether only the host may set a variable: what is loaded into its processes, and where from."""
+    owned = name.startswith(("FANLINE_", "LD_", "PYTHON")) or name in {"PATH", "HOME", "RAY_ADDRESS"}
+    return owned and name != "FANLINE_STORE"  # a deployment has its store
 
 
 def unfit(wanted: GpuLabels, gpus: int, have: Inventory) -> str | None:

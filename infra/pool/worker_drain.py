@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from prefect.runner._process_manager import ProcessHandle
 
 RESCHEDULED = "Its worker was asked to end: it goes on after its last finished stage as soon as a worker takes it."
+FORGOTTEN_SECONDS = 10.0  # after a cancel: the observer has acted by then
 VANISHED = "Its process has ended and did not say how."
 
 
@@ -37,6 +39,21 @@ async def reschedule(flow_run_id: UUID, entry: Running) -> None:
     await entry.control.signal(flow_run_id, "reschedule")
     if entry.handle.is_alive():
         entry.handle.termination_scope.graceful_kill(entry.handle.pid or 0)
+
+
+async def end_cancelled(client: PrefectClient, running: dict[UUID, Running]) -> None:
+    """End runs that were cancelled a while ago and still go on.
+
+    Prefect's own observer of cancellations gives up for good when the server was away, and a run that it forgot could
+    not be cancelled any more.
+    """
+    for flow_run_id, entry in list(running.items()):
+        state = (await client.read_flow_run(flow_run_id)).state
+        if state is None or state.type != StateType.CANCELLING or not entry.handle.is_alive():
+            continue
+        if datetime.now(UTC) - state.timestamp > timedelta(seconds=FORGOTTEN_SECONDS):
+            await entry.control.signal(flow_run_id, "cancel")
+            entry.handle.termination_scope.graceful_kill(entry.handle.pid or 0)
 
 
 async def settle(client: PrefectClient, flow_run_id: UUID, *, rescheduled: bool) -> None:

@@ -40,6 +40,10 @@ def steady_worker(pool: Pool) -> Iterator[None]:
         ({"gpus": 9}, ("asks for 9 GPUs", "has 4 logical ones")),
         ({"labels": {"accelerator": "h200"}}, ("asks for accelerator h200", "has cpu")),
         ({"labels": {"memory": 100000.0}}, ("asks for GPUs of 100000 GiB", "has 4 of")),
+        (
+            {"env": {"FANLINE_HOOK_PACKAGES": "os", "PYTHONPATH": "/tmp"}},
+            ("env sets FANLINE_HOOK_PACKAGES, PYTHONPATH", "only the worker's host may set"),
+        ),
     ],
 )
 @pytest.mark.usefixtures("steady_worker")
