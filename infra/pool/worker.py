@@ -39,7 +39,7 @@ from infra.settings import settings
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun
 
-ENGINE = command_to_string([sys.executable, "-m", "prefect.engine"])
+ENGINE = command_to_string([sys.executable, "-m", "infra.pool.engine"])
 GRACE_SECONDS = 6.0  # from SIGTERM, for a run to end its engine and report its state, to SIGKILL of all that is left
 LOOK_SECONDS = 0.1
 # How Prefect says that it could not hand a run over, and why: its server refused (SQLite is locked) or did not answer.
@@ -140,7 +140,7 @@ class GpuProcessWorker(ProcessWorker):
         with tempfile.TemporaryDirectory(prefix="fanline-run-") as folder:
             async with FlowRunExecutorContext() as context:
                 starter = EngineCommandStarter(
-                    command=supervised(configuration.command or ENGINE),
+                    command=supervised(_command(configuration)),
                     cwd=configuration.working_dir or Path(folder),
                     env=configuration.env,
                     stream_output=configuration.stream_output,
@@ -190,6 +190,12 @@ class GpuProcessWorker(ProcessWorker):
                     await reschedule(flow_run_id, self.running[flow_run_id])
             await asyncio.sleep(LOOK_SECONDS)
         main.cancel()
+
+
+def _command(configuration: GpuJobConfiguration) -> str:
+    """What runs the flow: the deployment's own command where it has one."""
+    given = configuration.command if configuration._command_configured else None
+    return given or ENGINE
 
 
 def supervised(command: str) -> str:
