@@ -66,6 +66,11 @@ def supervised(
         )
 
 
+def die_with_parent() -> None:
+    """To be called in a child before it becomes a program: it is killed when the thread that started it ends."""
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
 def stop(process: subprocess.Popen[bytes], deadline_seconds: float) -> int:
     """End a supervised command with all its descendants and return its exit code.
 

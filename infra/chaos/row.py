@@ -16,6 +16,7 @@ from infra.chaos.processes import of_home, wait_until
 from infra.chaos.services import PrefectServer
 from infra.chaos.targets import Scene, Target
 from infra.errors import InfraFault
+from infra.supervisor import die_with_parent
 
 ROOT = Path(__file__).resolve().parents[2]
 SCENARIO = ("tiny", "--set", "checks.determinism=false", "--set", "checks.invariance=false")
@@ -67,10 +68,18 @@ def start_run(scene: Scene, *more: str) -> subprocess.Popen[str]:
     env = {**os.environ, **scene.store.environment, "FANLINE_HOME": str(scene.home)}
     env |= {"FANLINE_STORE": scene.store.store.uri, "PREFECT_API_URL": scene.prefect.url}
     command = [sys.executable, "-m", "infra.cli", "run", *SCENARIO, *more, "--json"]
-    log = (scene.home / "errors.log").open("a")
-    return subprocess.Popen(
-        command, cwd=ROOT, env=env, text=True, stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL
-    )
+    with (scene.home / "errors.log").open("a") as errors:
+        # No supervisor: what a run leaves behind has to show. It only must not outlive the chaos that it is part of.
+        return subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=env,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            stdin=subprocess.DEVNULL,
+            preexec_fn=die_with_parent,
+        )
 
 
 def summary_of(process: subprocess.Popen[str]) -> dict[str, Any] | None:
