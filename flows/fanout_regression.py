@@ -4,7 +4,9 @@
      model, data │ rollout ─▶ reward normalization  │    by other    and the other checks
                  │    ▲               ▼             │    processes
                  │ weight sync ◀── training         │
+                 │    └──▶ evaluation, where due    │
                  └──────────────────────────────────┘
+                 GPUs are leased from the first rollout to the replay
 
 Every stage leaves a record in the store when it has finished; a rerun of the same flow run takes finished stages from
 there. Faults do not end the flow: they become checks, so that a run always ends in a verdict and a report.

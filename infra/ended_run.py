@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from infra.open_run import absolute, run_id_of
+from infra.open_run import STORE_FILE, checked_run_id, run_id_of
 from infra.settings import settings
 from infra.store import ArtifactStore
 from tasks.report.publish import ATTEMPTS, attempts
@@ -13,10 +13,15 @@ STAGES = ("rollout", "reward_normalization", "training", "sync", "evaluation", "
 def mark_ended(flow: Any, flow_run: Any, state: Any) -> None:
     """Prefect's hook for cancelled and crashed flow runs: publish how the run ended, beside what it has finished.
 
-    A run that has a report of its own already is left as it is: its verdict says more.
+    Called in the process that started the run, which may have another store. A run that ended as INFRA has a report of
+    its own: its verdict says more.
     """
-    run_id = flow_run.parameters.get("resume_from") or run_id_of(_name(flow_run.parameters["scenario"]), flow_run.id)
-    store = ArtifactStore(absolute(flow_run.parameters.get("store") or settings().store_uri))
+    resumed = flow_run.parameters.get("resume_from")
+    run_id = checked_run_id(resumed) if resumed else run_id_of(_name(flow_run.parameters["scenario"]), flow_run.id)
+    said = settings().spool_dir / run_id / STORE_FILE
+    if not said.exists():
+        return  # it never opened, or on another host
+    store = ArtifactStore(said.read_text())
     if not store.exists(f"runs/{run_id}/run.json") or state.name == "INFRA":
         return
     record = {"flow_run": str(flow_run.id), "state": state.name, "message": state.message or ""}

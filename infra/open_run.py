@@ -1,6 +1,7 @@
 """Open a run: its id, its store, and the first object in it."""
 
 import hashlib
+import re
 import sys
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from infra.settings import settings
 from infra.store import canonical_json, sha256
 from tasks.report.publish import latest_summary
 
+RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+STORE_FILE = "store"  # in a run's spool folder: where the run's store is, for whoever has to say how it ended
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -40,6 +43,17 @@ def run_id_of(scenario_name: str, flow_run_id: object) -> str:
     return f"{scenario_name}-{str(flow_run_id).replace('-', '')[-12:]}"
 
 
+def checked_run_id(given: str) -> str:
+    """A run id that somebody has typed: it becomes part of paths, so it has to look like one.
+
+    Raises:
+        ConfigurationError: it does not.
+    """
+    if RUN_ID.fullmatch(given) is None:
+        raise ConfigurationError(f"{given!r} is no run id.", next_step="`fanline show` lists the ids there are.")
+    return given
+
+
 def open_run(scenario: Scenario, store: str | None, resume_from: str | None) -> Run:
     """The run of the current flow run; a retry of the same flow run opens the same run again.
 
@@ -53,11 +67,12 @@ def open_run(scenario: Scenario, store: str | None, resume_from: str | None) -> 
     refuse_too_many_gpus(scenario, settings())
     hooks = load_scenario_hooks(scenario, settings().hook_packages)
     own = run_id_of(scenario.name, flow_run.get_id())
-    run_id = resume_from or own
+    run_id = own if resume_from is None else checked_run_id(resume_from)
     spool = settings().spool_dir / run_id
     run = Run(run_id=run_id, scenario=scenario, store_uri=absolute(store or settings().store_uri), spool=spool)
     run.store.probe()
     hold(run_id, spool)
+    (spool / STORE_FILE).write_text(run.store_uri)
     print(f"fanline: run {run_id} in {run.store_uri}", file=sys.stderr, flush=True)
     document = scenario.model_dump(mode="json")
     opened = {"run": run_id, "scenario": document, "scenario_digest": sha256(canonical_json(document))}

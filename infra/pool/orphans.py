@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+import anyio
 from prefect.client.schemas.filters import (
     FlowRunFilter,
     FlowRunFilterState,
@@ -26,6 +27,7 @@ from prefect.client.schemas.objects import StateType
 from prefect.exceptions import ObjectNotFound
 from prefect.states import AwaitingRetry, Cancelled, Crashed
 
+from infra.ended_run import mark_ended
 from infra.pool.process import ProcessIdentity, end_carrying
 
 if TYPE_CHECKING:
@@ -90,6 +92,8 @@ async def settle_orphans(
             with contextlib.suppress(ObjectNotFound):  # deleted meanwhile
                 await client.set_flow_run_state(run.id, state, force=True)
             logger.warning("Flow run %s is %s: %s", run.name, state.name, state.message)
+            if state.is_final() and "scenario" in run.parameters:
+                await anyio.to_thread.run_sync(mark_ended, None, run, state)
             settled += 1
     return settled
 

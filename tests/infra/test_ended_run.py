@@ -7,7 +7,7 @@ import pytest
 
 from infra.ended_run import finished_stages, latest_end, mark_ended
 from infra.errors import ConfigurationError
-from infra.open_run import _refuse_finished, run_id_of
+from infra.open_run import STORE_FILE, _refuse_finished, checked_run_id, run_id_of
 from infra.run import Run
 from infra.scenario.load import load
 from infra.show import show_run
@@ -17,15 +17,19 @@ FLOW_RUN = UUID("12345678-1234-5678-1234-567812345678")
 
 
 @pytest.fixture
-def run(tmp_path) -> Run:
+def run(tmp_path, monkeypatch) -> Run:
+    monkeypatch.setenv("FANLINE_HOME", str(tmp_path))
     run_id = run_id_of("tiny", FLOW_RUN)
-    run = Run(run_id=run_id, scenario=load("tiny"), store_uri=str(tmp_path / "store"), spool=tmp_path / "spool")
+    spool = tmp_path / "spool" / run_id
+    run = Run(run_id=run_id, scenario=load("tiny"), store_uri=str(tmp_path / "elsewhere"), spool=spool)
+    spool.mkdir(parents=True)
+    (spool / STORE_FILE).write_text(run.store_uri)
     run.store.publish_json(run.key("run.json"), {"run": run_id})
     return run
 
 
 def flow_run_of(run: Run, **parameters):
-    given = {"scenario": {"name": "tiny"}, "store": run.store_uri, **parameters}
+    given = {"scenario": {"name": "tiny"}, "store": None, **parameters}
     return SimpleNamespace(id=FLOW_RUN, parameters=given)
 
 
@@ -58,6 +62,12 @@ def test_a_run_that_never_opened_or_reported_itself_gets_no_mark(run: Run):
     end(run, "Crashed", resume_from="tiny-of-nobody")
     assert latest_end(run.store, run.run_id) is None
     assert finished_stages(ArtifactStore(run.store_uri), "tiny-of-nobody")["rollout"] == []
+
+
+@pytest.mark.parametrize("given", ["../../etc", "a/b", "", ".", "x" * 200, "tiny-1\n"])
+def test_what_is_no_run_id_is_refused_before_it_is_part_of_a_path(run: Run, given: str):
+    with pytest.raises(ConfigurationError, match="is no run id"):
+        checked_run_id(given)
 
 
 @pytest.mark.parametrize("verdict", ["PASS", "REGRESSION", "INCONCLUSIVE"])
