@@ -68,8 +68,14 @@ def _fault_in(summary: dict[str, Any] | None) -> Any:
         broken = c["name"] == "contract" and c["status"] == "fail"
         if broken or c["name"] not in NAMES:
             kind = c["figures"].get("error", "ContractViolation") if broken else c["name"]
-            red = c["status"] == "fail"
-            return Fault(kind=kind, message=c["reason"], ids=tuple(c["ids"]), contract=broken, regression=red)
+            return Fault(
+                kind=kind,
+                message=c["reason"],
+                ids=tuple(c["ids"]),
+                contract=broken,
+                regression=c["status"] == "fail",
+                inconclusive=c["status"] == "inconclusive",
+            )
     return None
 
 

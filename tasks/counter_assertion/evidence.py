@@ -90,6 +90,7 @@ class Fault:
     Args:
         contract: a hook returned what the contract refuses.
         regression: the error is itself the stack's, such as a loss that is not finite, and no service's.
+        inconclusive: nothing failed, and nothing could be shown, such as too few rollouts for a step.
     """
 
     kind: str
@@ -97,6 +98,7 @@ class Fault:
     ids: tuple[Any, ...]
     contract: bool
     regression: bool = False
+    inconclusive: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

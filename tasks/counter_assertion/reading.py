@@ -64,6 +64,7 @@ def _as_fact(fault: FanlineError) -> Fault:
         ids=fault.ids,
         contract=isinstance(fault, ContractViolation),
         regression=fault.verdict == Outcome.REGRESSION.name,
+        inconclusive=fault.verdict == Outcome.INCONCLUSIVE.name,
     )
 
 

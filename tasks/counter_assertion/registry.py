@@ -72,5 +72,5 @@ def _fault_of_the_run(evidence: Evidence) -> list[CheckResult]:
     fault = evidence.fault
     if fault is None or fault.contract:
         return []
-    status = "fail" if fault.regression else "infra"
+    status = "fail" if fault.regression else "inconclusive" if fault.inconclusive else "infra"
     return [CheckResult(name=fault.kind, status=status, reason=fault.message, ids=fault.ids)]

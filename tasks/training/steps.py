@@ -11,7 +11,10 @@ from infra.errors import FanlineError
 
 
 class NoFullStep(FanlineError):
-    """Fewer rollouts than one optimizer step takes."""
+    """Fewer rollouts than one optimizer step takes: a run that trains nothing can not show a fault."""
+
+    exit_code = 4
+    verdict = "INCONCLUSIVE"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,10 @@ from infra.errors import ContractViolation, EngineUnavailable
 from infra.megatron.numeric import NumericFailure
 from infra.records.training import TrainedIteration
 from infra.records.verdict import Outcome, conclude
+from tasks.counter_assertion.checks.non_vacuity import mixed_groups
 from tasks.counter_assertion.reading import read_evidence
 from tasks.counter_assertion.registry import NAMES, run_checks
+from tasks.training.steps import NoFullStep
 from tests.counter_assertion.plain_loop import PROMPTS, PlainLoop
 
 ONE = {"rollout": {"iterations": 1}}
@@ -406,6 +408,19 @@ def test_a_loss_that_is_not_finite_is_a_regression_by_its_name(loop_of):
     verdict = conclude(checks, plumbing_only=False)
     assert verdict.outcome is Outcome.REGRESSION
     assert [c.name for c in checks if c.status == "fail"] == ["NumericFailure"]
+
+
+def test_too_few_rollouts_for_a_step_are_inconclusive(loop_of):
+    fault = NoFullStep("3 rollouts, 4 asked for one optimizer step")
+    checks = run_checks(read_evidence(loop_of().run, None, None, fault))
+    assert [(c.name, c.status) for c in checks if c.status != "not run"] == [("NoFullStep", "inconclusive")]
+    assert conclude(checks, plumbing_only=False).outcome is Outcome.INCONCLUSIVE
+
+
+def test_without_a_groups_baseline_rewards_may_be_equal_inside_groups(loop_of):
+    raw = {"normalization": {"reward_post_process": "hooks.normalize.identity"}}
+    evidence = read_evidence(*loop_of(rollout={"rollouts_per_prompt": 1, "prompts": 16}, **raw).go(), None)
+    assert mixed_groups(evidence).met and not mixed_groups(evidence).figures["mixed groups"]
 
 
 def test_after_a_fault_the_finished_iterations_are_looked_at(loop_of):

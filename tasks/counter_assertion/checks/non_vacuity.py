@@ -10,6 +10,7 @@ from tasks.counter_assertion.evidence import Evidence, IterationEvidence, traina
 
 NAME = "non-vacuity"
 NEEDS = ("rollouts", "normalised", "plan", "trained")
+RAW_REWARDS = "hooks.normalize.identity"  # the baseline, if there is one, is the iteration's
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +39,7 @@ def check(evidence: Evidence) -> CheckResult:
 
 
 def mixed_groups(evidence: Evidence) -> Condition:
-    """Rewards differ between the rollouts of enough prompt groups."""
+    """Rewards differ between the rollouts of enough prompt groups; without a group's baseline, between any rollouts."""
     rewards: dict[int, dict[int, float | None]] = {}
     for it in evidence.iterations:
         for s in trainable(it.rollouts):
@@ -47,6 +48,9 @@ def mixed_groups(evidence: Evidence) -> Condition:
     share, least = mixed / len(rewards) if rewards else 0.0, evidence.scenario.checks.min_mixed_groups
     unmet = f"rewards differ inside {mixed} of {len(rewards)} prompt groups, at least {least:.0%} are needed"
     figures = {"prompt groups": len(rewards), "mixed groups": mixed, "mixed share": share}
+    if evidence.scenario.normalization.reward_post_process == RAW_REWARDS:
+        different = {reward for of in rewards.values() for reward in of.values()}
+        return Condition(met=len(different) > 1, unmet="all rollouts have the same reward", figures=figures)
     return Condition(met=mixed > 0 and share >= least, unmet=unmet, figures=figures)
 
 
