@@ -31,12 +31,6 @@ NAME = "loss-oracle"
 NEEDS = ("rollouts", "plan", "trained", "trainer_log_probs", "model")
 KL_ROUNDING = 3e-7  # of the KL coefficient: k2 and k3 take numbers near 1 from each other, in float32
 FLOAT32_BOUND = 1e-4  # least bound where the reference itself has to be float32 (more than 200 M parameters)
-# Where a gradient is off by more than the tolerance and no more than ROUNDING_CAP, the reference is computed in float32
-# as well: how far that is from float64 is what rounding does to this very batch, and one that adds in another order
-# may do ROUNDING_FACTOR times as much: in a step whose tokens are nearly all clipped or certain, what is left of the
-# gradient is differences of numbers near 1. The cap is a hundredth of the drill's least fault, which is off by 0.38.
-ROUNDING_FACTOR = 10
-ROUNDING_CAP = 3e-3
 MOST_STEPS = 8  # of the steps with a published gradient, from the first on
 
 
@@ -141,10 +135,14 @@ def _compare(evidence: Evidence, compared: Compared, outcome: Outcome) -> None:
         outcome.found.add(f"{compared.where}: rollouts {missing} have no trainer log-probs of their length", *missing)
         return
     model, before = evidence.model, _before(evidence, compared)
+    bounds = bounds_of(scenario.checks, it.trained.dtype)
+    own_type = torch.bfloat16 if it.trained.dtype == "bfloat16" else torch.float32
 
     def computed(dtype: torch.dtype | None = None) -> Reference:
         temperature, training = scenario.rollout.temperature, scenario.training
-        return compute(model.path, model.parameters, batch, temperature, training, before, dtype=dtype)
+        return compute(
+            model.path, model.parameters, batch, temperature, training, before, dtype=dtype, edge=bounds.edge
+        )
 
     try:
         reference = computed()
@@ -157,9 +155,8 @@ def _compare(evidence: Evidence, compared: Compared, outcome: Outcome) -> None:
     figures = {"iteration": it.iteration, "step": result.step, "dtype": reference.dtype}
     figures |= {"samples": len(batch.samples), "rollouts": batch.rollouts}
     found = Findings()
-    bounds = bounds_of(scenario.checks, it.trained.dtype)
     figures |= _terms(compared, reference, batch, scenario.training.kl_coefficient, bounds, found)
-    figures |= _gradient(evidence, result, reference, bounds.gradient, lambda: computed(torch.float32), found)
+    figures |= _gradient(evidence, result, reference, bounds, lambda: computed(own_type), found)
     figures |= _ratio(result, reference, bounds.ratio, found)
     if result.step == 0:
         figures |= _log_probs(compared, reference, bounds.log_prob, found)
@@ -240,12 +237,12 @@ def _gradient(
     evidence: Evidence,
     result: StepResult,
     reference: Reference,
-    limit: float,
-    in_float32: Callable[[], Reference],
+    bounds: Bounds,
+    in_own_type: Callable[[], Reference],
     found: Findings,
 ) -> dict[str, Any]:
     assert result.gradient is not None
-    limit = limit if reference.dtype == "float64" else max(limit, FLOAT32_BOUND)
+    limit = bounds.gradient if reference.dtype == "float64" else max(bounds.gradient, FLOAT32_BOUND)
     published = load(evidence.store.read(result.gradient))
     error = compare(published, reference.gradient)
     norm_error = _relative(result.gradient_norm, reference.norm)
@@ -264,18 +261,18 @@ def _gradient(
         found.add(f"the gradient is of another model than this: {other[0]} is {shapes}", other[0])
         return figures
     rounding, norm_rounding = dict.fromkeys(error.by_kind, 0.0), 0.0
-    if reference.dtype == "float64" and limit < max(error.largest, norm_error) <= ROUNDING_CAP:
-        rounded = in_float32()
+    if reference.dtype == "float64" and limit < max(error.largest, norm_error) <= bounds.rounding_cap:
+        rounded = in_own_type()
         rounding = compare(rounded.gradient, reference.gradient).by_kind
         norm_rounding = _relative(rounded.norm, reference.norm)
-        figures["rounding of this batch in float32"] = max(rounding.values())
+        figures[f"rounding of this batch in {rounded.dtype}"] = max(rounding.values())
     for name in error.lacking:
         found.add(f"the gradient of {name} is on one side only", name)
     for kind, value in sorted(error.by_kind.items(), key=lambda item: -item[1]):
-        allowed = max(limit, min(ROUNDING_FACTOR * rounding[kind], ROUNDING_CAP))
+        allowed = max(limit, min(bounds.rounding_factor * rounding[kind], bounds.rounding_cap))
         if not value <= allowed:
             found.add(f"the gradient of {kind} is off by {value:.3g} (relative, allowed {allowed:.2g})", kind)
-    if not norm_error <= max(limit, min(ROUNDING_FACTOR * norm_rounding, ROUNDING_CAP)):
+    if not norm_error <= max(limit, min(bounds.rounding_factor * norm_rounding, bounds.rounding_cap)):
         found.add(f"the gradient norm is {result.gradient_norm:.6g}, the reference {reference.norm:.6g}", result.step)
     return figures
 

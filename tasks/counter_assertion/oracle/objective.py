@@ -12,8 +12,6 @@ from torch import Tensor
 
 from infra.scenario.model import Training
 
-AT_A_CLIP = 1e-5  # relative: what float32 forwards differ by in a ratio, ten times over
-
 
 @dataclass(frozen=True, kw_only=True)
 class Tokens:
@@ -55,18 +53,21 @@ def _policy(tokens: Tokens, training: Training) -> Tensor:
     return -surrogate
 
 
-def at_a_clip(tokens: Tokens, training: Training) -> Tensor:
+def at_a_clip(tokens: Tokens, training: Training, within: float) -> Tensor:
     """[trained tokens] whether a rounding of the ratio decides on which side of a clip a token is.
 
     There the gradient jumps between 0 and the whole of the token's, so nothing can be said of it. CISPO's weight does
     not jump.
+
+    Args:
+        within: what a rounding of the ratio comes to, relative.
     """
     if training.estimator == "cispo":
         return torch.zeros_like(tokens.old, dtype=torch.bool)
     shift = (tokens.log_probs - tokens.old).detach()
     ratio = torch.exp(shift.mean().expand_as(shift) if training.estimator == "gspo" else shift)
     edges = [1 - training.clip_low, 1 + training.clip_high, *([training.dual_clip] if training.dual_clip else [])]
-    near = torch.stack([(ratio - edge).abs() <= AT_A_CLIP * edge for edge in edges]).any(0)
+    near = torch.stack([(ratio - edge).abs() <= within * edge for edge in edges]).any(0)
     return near & (tokens.advantages != 0)
 
 

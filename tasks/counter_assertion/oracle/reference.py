@@ -20,6 +20,7 @@ from tasks.counter_assertion.evidence import Key, LogProbs
 from tasks.counter_assertion.oracle.expected import OracleBatch, OracleSample
 from tasks.counter_assertion.oracle.objective import Tokens, at_a_clip, objective
 
+FLOAT32_EDGE = 1e-5  # what float32 forwards differ by in a ratio, ten times over
 ONE_THREAD_PARAMETERS = 10_000_000
 FLOAT64_PARAMETERS = 200_000_000  # above this, weights and gradient in float64 would need more than 3.2 GB
 
@@ -98,6 +99,7 @@ def compute(
     before: Before | None = None,
     *,
     dtype: torch.dtype | None = None,
+    edge: float = FLOAT32_EDGE,
 ) -> Reference:
     """Forward and backward of a step. In the run's first, old and reference log-probs are the model's own.
 
@@ -108,6 +110,7 @@ def compute(
         temperature: logits are divided by it.
         training: estimator, clips and coefficients of the loss.
         before: where a later step starts.
+        edge: what a rounding of the trainer's ratios comes to, relative.
         dtype: by default float64 up to FLOAT64_PARAMETERS parameters, float32 above.
     Raises:
         OtherModel: tokens or weights do not fit this model.
@@ -121,7 +124,7 @@ def compute(
         # The policy of a KL is the run's first one, whatever the policy is by now.
         reference = _model(model_path, dtype) if training.kl_coefficient else None
         model.load_state_dict(_with_tied(model, before.weights))
-    told = _Told(batch)
+    told = _Told(batch, edge)
     with _few_threads(parameters), _KeepDouble():
         for sample in batch.samples:
             if not sample.trained_positions:
@@ -149,7 +152,8 @@ def compute(
 class _Told:
     """Collects what is told of the samples one by one."""
 
-    def __init__(self, batch: OracleBatch):
+    def __init__(self, batch: OracleBatch, edge: float):
+        self.edge = edge
         self.rollouts = batch.rollouts
         self.terms = dict.fromkeys((s.rollout_id for s in batch.samples), 0.0)
         self.sizes = dict(self.terms)
@@ -162,7 +166,7 @@ class _Told:
         self.terms[sample.rollout_id] += self.rollouts * float(loss.detach().double().sum())
         self.sizes[sample.rollout_id] += self.rollouts * float(loss.detach().double().abs().sum())
         self.ratio_error = max(self.ratio_error, float(shift.exp().sub(1).abs().max()))
-        self.tokens_at_a_clip += int(at_a_clip(tokens, training).sum())
+        self.tokens_at_a_clip += int(at_a_clip(tokens, training, self.edge).sum())
 
 
 def _model(path: Path, dtype: torch.dtype) -> Any:
