@@ -5,11 +5,13 @@ should. Prefect's logs a traceback of its own code under each that is not Comple
 """
 
 import os
+from typing import Any
 from uuid import UUID
 
 from prefect._internal.control_listener import configure_from_env
 from prefect.engine import handle_engine_signals
-from prefect.flow_engine import flow_run_logger, load_flow, load_flow_run, run_flow
+from prefect.flow_engine import load_flow, load_flow_run, run_flow
+from prefect.logging.loggers import flow_run_logger
 
 
 def main(flow_run_id: UUID) -> None:
@@ -17,12 +19,8 @@ def main(flow_run_id: UUID) -> None:
     configure_from_env()  # how the worker tells what a SIGTERM is meant for
     with handle_engine_signals(flow_run_id):
         flow_run = load_flow_run(flow_run_id=flow_run_id)
-        run_flow(
-            load_flow(flow_run),
-            flow_run=flow_run,
-            error_logger=flow_run_logger(flow_run=flow_run),
-            return_type="state",
-        )
+        logger: Any = flow_run_logger(flow_run=flow_run)
+        run_flow(load_flow(flow_run), flow_run=flow_run, error_logger=logger, return_type="state")
 
 
 if __name__ == "__main__":
