@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import os
 import threading
+import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -53,6 +54,8 @@ def moto() -> Iterator[S3Server]:
     server.start()
     host, port = server.get_host_and_port()
     given = S3Server(f"http://{host}:{port}")
+    # What moto keeps belongs to the process: a server before this one has left its buckets.
+    urllib.request.urlopen(f"{given.url}/moto-api/reset", data=b"").close()
     create_bucket(given.url)
     yield given
     server.stop()

@@ -24,7 +24,12 @@ def fanline(*arguments: str, cwd: Path = ROOT, **environment: str) -> subprocess
         (["run", "tinny"], {}, 2, "Did you mean 'tiny'"),
         (["run", "tiny", "--set", "seed.x=1"], {}, 2, "seed is a value"),
         (["run", "tiny", "--set", "model=[1"], {}, 2, "not a YAML value"),
-        (["show", "x", "--store", "s3://nowhere/x"], {"AWS_EC2_METADATA_DISABLED": "true"}, 3, "can not list"),
+        (
+            ["show", "x", "--store", "s3://nowhere/x"],
+            {"AWS_EC2_METADATA_DISABLED": "true"},
+            3,
+            "has no credentials for the artifact store",
+        ),
         (["run", "tiny"], {"PREFECT_API_URL": "http://127.0.0.1:9/api"}, 3, "does not answer"),
         (["run", "tiny"], {"FANLINE_HOME": "/proc/nope"}, 3, "/proc/nope"),
         (["doctor"], {"HF_HUB_OFFLINE": "maybe"}, 2, "HF_HUB_OFFLINE"),
