@@ -188,7 +188,7 @@ def _start(command: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[b
 
     def in_child() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
-        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        die_with_parent()
         if os.getppid() != supervisor:
             os._exit(1)
 
