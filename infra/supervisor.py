@@ -198,13 +198,15 @@ def _start(command: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[b
 def _supervise(command: Sequence[str], grace_seconds: float, env: Mapping[str, str]) -> int:
     family = Family()
     started = time.monotonic()
-    child = _start(command, env).pid
-    code = _wait(child, family, None, until_signal=True)
+    # The object stays until the end: a Popen that is collected reaps its child, whose exit would then never be seen.
+    child = _start(command, env)
+    code = _wait(child.pid, family, None, until_signal=True)
     if code is None:
         family.look()
-        _send(child, signal.SIGTERM)
-        code = _wait(child, family, grace_seconds, until_signal=False)
+        _send(child.pid, signal.SIGTERM)
+        code = _wait(child.pid, family, grace_seconds, until_signal=False)
     killed = family.kill()
+    child.returncode = code
     family.remove_shared_memory()
     how = "was stopped" if code is None else f"ended with {code}"
     print(f"supervisor: {command[0]} {how} after {time.monotonic() - started:.1f} s; {killed} killed", file=sys.stderr)

@@ -99,6 +99,12 @@ def test_a_command_killed_by_a_signal_gives_128_and_the_signal(tmp_path):
     assert _start("import os; os.kill(os.getpid(), 9)", tmp_path).wait(DEADLINE) == 128 + signal.SIGKILL
 
 
+def test_the_end_of_a_command_that_ends_at_once_is_seen(tmp_path):
+    """Also when it has ended before its supervisor looks for the first time: one in a few dozen did."""
+    started = [supervised(["true"], env=os.environ, log_path=tmp_path / "log") for _ in range(60)]
+    assert [process.wait(DEADLINE) for process in started] == [0] * len(started)
+
+
 def test_kill_9_of_the_starter_ends_everything(tmp_path):
     starter = subprocess.Popen([sys.executable, "-c", STARTER, str(tmp_path), FAMILY])
     pids = _pids(tmp_path, (*NAMES, "supervisor"))
