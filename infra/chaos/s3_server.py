@@ -23,6 +23,7 @@ WRITER = {"AWS_ACCESS_KEY_ID": "writer", "AWS_SECRET_ACCESS_KEY": "secret-of-the
 READER = {"AWS_ACCESS_KEY_ID": "reader", "AWS_SECRET_ACCESS_KEY": "secret-of-the-reader"}
 READS, WRITES = ["Read", "List"], ["Write", "Tagging"]
 START_SECONDS = 60.0
+LOG_LINES = 20
 LOOK_SECONDS = 0.1
 
 
@@ -46,7 +47,8 @@ class SeaweedFS:
 
     def __post_init__(self) -> None:
         names = [f"{part}.port{kind}" for part in ("master", "volume", "filer", "s3") for kind in ("", ".grpc")]
-        self.ports = {name: free_port() for name in names}
+        # What has a fixed port by default is off: two servers must be able to run on one machine.
+        self.ports = {**{name: free_port() for name in names}, "s3.port.iceberg": 0, "s3.port.lance": 0}
         (self.folder / "data").mkdir(parents=True)
 
     @property
@@ -79,7 +81,9 @@ class SeaweedFS:
         deadline = time.monotonic() + START_SECONDS
         while not self._answers():
             if time.monotonic() > deadline or self.process.poll() is not None:
-                raise InfraFault("The S3 server did not start.", next_step=f"Read {log}.", ids=[self.url])
+                last = "\n".join(log.read_text(errors="replace").splitlines()[-LOG_LINES:])
+                words = f"The S3 server did not start. Its last lines:\n{last}\n"
+                raise InfraFault(words, next_step=f"Read {log}.", ids=[self.url])
             time.sleep(LOOK_SECONDS)
 
     def _answers(self) -> bool:
