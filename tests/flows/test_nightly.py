@@ -129,7 +129,11 @@ def test_cancelling_the_parent_cancels_its_children(machine: Machine):
 
 def test_a_killed_parent_goes_on_with_its_children_when_it_is_retried(machine: Machine):
     night_id = start_night(machine, ["long", "plumbing"])
-    run = awaited(machine, night_id, lambda _: running_children(machine, night_id))
+    run = awaited(
+        machine,
+        night_id,
+        lambda _: len(children_of(machine, night_id)) == 2 and running_children(machine, night_id),
+    )
     for pid in carrying("PREFECT__FLOW_RUN_ID", str(night_id)):
         os.kill(pid, signal.SIGKILL)
     assert ended(machine, night_id).state.type.value == "CRASHED"

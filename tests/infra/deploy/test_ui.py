@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect, sync_playwright
+from prefect.client.schemas.filters import DeploymentFilter
 from prefect.states import Cancelled
 
 from tests.flows.night import awaited, create_children, ended, read
@@ -62,9 +63,8 @@ def test_the_form_refuses_a_wrong_value_with_words_and_takes_a_right_one(machine
     until_accepted(page, submit.click, f"{tiny.id}/create_flow_run")
     page.wait_for_url(re.compile(f"/deployments/deployment/{tiny.id}.*tab=Runs"), timeout=LIMIT_MS)
     with machine.client() as client:
-        runs = client.read_flow_runs(limit=5)
-        mine = next(run for run in runs if run.deployment_id == tiny.id)
-        assert mine.parameters["scenario"]["seed"] == 11
+        runs = client.read_flow_runs(deployment_filter=DeploymentFilter.model_validate({"id": {"any_": [tiny.id]}}))
+        (mine,) = (run for run in runs if run.parameters["scenario"]["seed"] == 11)
         client.set_flow_run_state(mine.id, Cancelled(), force=True)
 
 
