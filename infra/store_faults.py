@@ -22,7 +22,6 @@ THROTTLED = {
     "Throttling",
     "ThrottlingException",
     "RequestTimeout",
-    "RequestTimeTooSkewed",
     "TooManyRequests",
 }
 PASSING = (BotoConnectionError, HTTPClientError, ConnectionError, TimeoutError)
@@ -83,6 +82,11 @@ def in_words(uri: str, verb: str, key: str, error: BaseException) -> tuple[str, 
                 return (
                     f"The artifact store {uri} does not accept this process's credentials ({code}).",
                     CHECK_CREDENTIALS,
+                )
+            if code == "RequestTimeTooSkewed":
+                return (
+                    f"The clocks of this host and of the artifact store {uri} differ too much to {verb} {key}.",
+                    "Set this host's clock.",
                 )
             if code == "NoSuchBucket":
                 return f"There is no bucket {bucket} for the artifact store {uri}.", "Create it, or correct the name."

@@ -74,6 +74,7 @@ ERRORS = {
     "SlowDown": (503, "Please reduce your request rate."),
     "InternalError": (500, "We encountered an internal error. Please try again."),
     "AccessDenied": (403, "Access Denied"),
+    "RequestTimeTooSkewed": (403, "The difference between the request time and the current time is too large."),
     "QuotaExceeded": (507, "No space left"),
 }
 

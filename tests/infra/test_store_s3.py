@@ -139,6 +139,13 @@ def test_a_missing_bucket_is_said(moto_server: S3Server):
         ArtifactStore("s3://nowhere/x").probe()
 
 
+def test_a_clock_that_is_wrong_is_said_at_once(front: Front):
+    front.moments += [("PUT", "RequestTimeTooSkewed")]
+    with pytest.raises(StoreUnavailable, match=r"clocks of this host and of the artifact store .* differ"):
+        ArtifactStore(f"{URI}/skewed").publish("a", b"bytes")
+    assert front.moments == []
+
+
 def test_a_store_that_refuses_writes_from_now_on_says_so_and_reads_on(front: Front):
     store = ArtifactStore(f"{URI}/refuses")
     ref = store.publish("before", b"bytes")
