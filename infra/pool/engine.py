@@ -20,7 +20,13 @@ def main(flow_run_id: UUID) -> None:
     with handle_engine_signals(flow_run_id):
         flow_run = load_flow_run(flow_run_id=flow_run_id)
         logger: Any = flow_run_logger(flow_run=flow_run)
-        run_flow(load_flow(flow_run), flow_run=flow_run, error_logger=logger, return_type="state")
+        try:
+            loaded = load_flow(flow_run)
+        except Exception:
+            # The worker's own log has it too, but who looks at the run sees the run's.
+            logger.exception("The flow of this run can not be loaded from its deployment's entrypoint and folder.")
+            raise
+        run_flow(loaded, flow_run=flow_run, error_logger=logger, return_type="state")
 
 
 if __name__ == "__main__":
