@@ -45,8 +45,14 @@ def run(sizes: Sequence[int] = (2,)) -> dict[str, Any]:
         "allowed_seconds": round(allowed, 2),
         "within": flow - plain <= allowed,
         "same_weights": len({m["weights"] for runs in measured.values() for m in runs}) == 1,
+        "stages": {kind: _medians([m["stages"] for m in runs]) for kind, runs in measured.items()},
         "verdicts": sorted({m["verdict"] for runs in measured.values() for m in runs}),
     }
+
+
+def _medians(stages: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Of each stage's seconds; a stage is timed by the same stopwatch in both kinds."""
+    return {name: round(statistics.median(s[name] for s in stages), 2) for name in stages[0]}
 
 
 def _one(kind: str, folder: Path) -> dict[str, Any]:

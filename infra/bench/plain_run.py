@@ -13,12 +13,13 @@ from infra.records.verdict import Verdict, conclude
 from infra.reference_stack import reference_stack
 from infra.run import Run
 from infra.settings import settings
-from infra.sglang.engine import SGLangEngine
+from infra.sglang.serving import ServingEngine
+from infra.sources.host import this_host
 from infra.sources.model import fetch_model
 from infra.stopwatch import Stopwatch
 from tasks.counter_assertion.reading import read_evidence
 from tasks.counter_assertion.registry import run_checks
-from tasks.download.stage import publish_prompts, this_host
+from tasks.download.stage import publish_prompts
 from tasks.report.plot import png
 from tasks.report.publish import publish
 from tasks.report.summary import figures_of, summarise
@@ -32,37 +33,44 @@ from tasks.training.task import gradients_to_publish, publish_plan, record_left_
 
 def plain_run(run: Run) -> Verdict:
     """All stages of a run and its report; what `flows.fanout_regression` does, less tasks, retries and artifacts."""
-    model = fetch_model(run.scenario.model.uri, this_host())
-    prompts = publish_prompts(run, model)
     timer = Stopwatch()
+    with timer("download"):
+        model = fetch_model(run.scenario.model.uri, this_host())
+        prompts = publish_prompts(run, model)
     with reference_stack(run, model, timer) as (engine, trainer):
         for iteration in run.unfinished_iterations():
-            rollouts = _rollouts(run, model, prompts, engine, iteration)
-            plan = publish_plan(run, model, rollouts)
-            trained = trainer.train(rollouts, plan, publish_gradients=gradients_to_publish(run, rollouts, plan))
-            trained = replace(trained, ledger=(*trained.ledger, *record_left_out(run, plan)))
-            run.finish("training", iteration, trained.to_dict())
-            run.finish("sync", iteration, push_and_compare(run, rollouts, trained, trainer, engine).to_dict())
-        engine.stop()
-        trainer.stop()
-        replay_run(run, model, trainer.cluster)
-    evidence = replace(read_evidence(run, model, prompts, None), hook_packages=tuple(settings().hook_packages))
-    verdict = conclude(run_checks(evidence), plumbing_only=run.scenario.plumbing_only)
+            with timer("rollout"):
+                generated = _rollouts(run, model, prompts, engine, iteration)
+            with timer("reward_normalization"):
+                rollouts = normalise(run, generated, tuple(settings().hook_packages))
+                run.finish("reward_normalization", iteration, rollouts.to_dict())
+            with timer("training"):
+                plan = publish_plan(run, model, rollouts)
+                trained = trainer.train(rollouts, plan, publish_gradients=gradients_to_publish(run, rollouts, plan))
+                trained = replace(trained, ledger=(*trained.ledger, *record_left_out(run, plan)))
+                run.finish("training", iteration, trained.to_dict())
+            with timer("weight_sync"):
+                run.finish("sync", iteration, push_and_compare(run, rollouts, trained, trainer, engine).to_dict())
+        with timer("replay"):
+            engine.stop()
+            trainer.stop()
+            replay_run(run, model, trainer.cluster)
+    with timer("counter_assertion"):
+        evidence = replace(read_evidence(run, model, prompts, None), hook_packages=tuple(settings().hook_packages))
+        verdict = conclude(run_checks(evidence), plumbing_only=run.scenario.plumbing_only)
     figures, environment = figures_of(run), describe(run.scenario.device)
     publish(run, summarise(run, verdict, timer.seconds, environment, figures, code_digest=code_digest()), png(figures))
     return verdict
 
 
-def _rollouts(run: Run, model: ModelRef, prompts: PromptsRef, engine: SGLangEngine, iteration: int) -> RolloutsRef:
+def _rollouts(run: Run, model: ModelRef, prompts: PromptsRef, engine: ServingEngine, iteration: int) -> RolloutsRef:
     tokenizer, packages = load_tokenizer(model.path), settings().hook_packages
     stage = RolloutStage(
         run=run, model_path=model.path, tokenizer=tokenizer, iteration=iteration, hook_packages=packages
     )
     rollouts = stage.run_with(stage.slots(prompts), engine.client, lambda tokens: None)
     run.finish("rollout", iteration, rollouts.to_dict())
-    normalised = normalise(run, rollouts, tuple(packages))
-    run.finish("reward_normalization", iteration, normalised.to_dict())
-    return normalised
+    return rollouts
 
 
 def last_weights(run: Run) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -19,10 +20,10 @@ from infra.run import Run
 from infra.settings import settings
 
 if TYPE_CHECKING:
-    from infra.sglang.engine import SGLangEngine
+    from infra.sglang.serving import ServingEngine
     from tasks.rollout.stage import RolloutStage
 
-PROGRESS_STEPS = 20  # updates of the progress artifact: each is a request to the API
+PROGRESS_SECONDS = 5.0  # between two updates of the progress artifact: each is a request that generation waits for
 
 
 @task(
@@ -34,7 +35,7 @@ PROGRESS_STEPS = 20  # updates of the progress artifact: each is a request to th
     retry_condition_fn=engine_was_lost,
 )
 def generate_rollouts(
-    run: Run, model: ModelRef, prompts: PromptsRef, engine: SGLangEngine, iteration: int
+    run: Run, model: ModelRef, prompts: PromptsRef, engine: ServingEngine, iteration: int
 ) -> RolloutsRef:
     """Every prompt of an iteration through the generate hook, graded; a finished iteration is not generated again.
 
@@ -57,7 +58,7 @@ def generate_rollouts(
     retry_delay_seconds=[1, 5],
     retry_condition_fn=engine_was_lost,
 )
-def evaluate(run: Run, model: ModelRef, prompts: PromptsRef, engine: SGLangEngine, iteration: int) -> RolloutsRef:
+def evaluate(run: Run, model: ModelRef, prompts: PromptsRef, engine: ServingEngine, iteration: int) -> RolloutsRef:
     """The evaluation's own prompts through the generate hook, graded and never trained; errors as of rollouts.
 
     The engine holds the weights that the iteration ended with.
@@ -68,7 +69,7 @@ def evaluate(run: Run, model: ModelRef, prompts: PromptsRef, engine: SGLangEngin
 
 
 def _finished(
-    kind: type[RolloutStage], run: Run, model: ModelRef, prompts: PromptsRef, engine: SGLangEngine, iteration: int
+    kind: type[RolloutStage], run: Run, model: ModelRef, prompts: PromptsRef, engine: ServingEngine, iteration: int
 ) -> RolloutsRef:
     from tasks.rollout.stop import load_tokenizer
 
@@ -95,13 +96,15 @@ def shown_progress(description: str, total: int) -> Iterator[Callable[[int], Non
     """A live line in the terminal and a progress artifact in Prefect; yields what to call after each rollout."""
     artifact = create_progress_artifact(0.0, description=description)
     done = tokens = 0
+    told = time.monotonic()
     with progress(description, total) as line:
 
         def one_more(generated: int) -> None:
-            nonlocal done, tokens
+            nonlocal done, tokens, told
             done, tokens = done + 1, tokens + generated
             line(done)
-            if done * PROGRESS_STEPS // total > (done - 1) * PROGRESS_STEPS // total:
+            if done == total or time.monotonic() > told + PROGRESS_SECONDS:
+                told = time.monotonic()
                 said = f"{description}: {done} of {total} rollouts, {tokens} tokens"
                 # `_sync` is Prefect's own switch for a call from code that runs inside an event loop.
                 update_progress_artifact(artifact, 100.0 * done / total, said, _sync=True)  # pyright: ignore[reportCallIssue]
