@@ -12,11 +12,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 
 from infra.errors import TrainerUnavailable
+from infra.nodes import matching
 from infra.run import Run
 from infra.settings import settings
 from infra.supervisor import stop, supervised
@@ -59,13 +60,27 @@ class RayCluster:
         gpus: GPUs of a local head, logical ones on a host without.
         log_path: file for the output of a local head.
         address: host:port of a cluster to join instead of starting one.
+        trainer_labels, engine_labels: of the nodes of a joined cluster that ranks and engine may run on.
     Raises:
         TrainerUnavailable: the cluster does not start or does not answer; names the log.
     """
 
-    def __init__(self, namespace: str, ranks: int, gpus: int, log_path: Path, address: str | None = None):
+    def __init__(
+        self,
+        namespace: str,
+        ranks: int,
+        gpus: int,
+        log_path: Path,
+        address: str | None = None,
+        *,
+        trainer_labels: Mapping[str, str] | None = None,
+        engine_labels: Mapping[str, str] | None = None,
+    ):
         self.namespace, self.ranks, self.gpus = namespace, ranks, gpus
         self.log_path, self.address = log_path, address
+        # A head of our own has no labels: there is one node, and it has to do.
+        self.trainer_labels = dict(trainer_labels or {}) if address else {}
+        self.engine_labels = dict(engine_labels or {}) if address else {}
         self.ready = log_path.with_suffix(".address")
         self.head: subprocess.Popen[bytes] | None = None
         self.connected = False
@@ -77,12 +92,21 @@ class RayCluster:
 
         ranks = run.scenario.training.world_size
         gpus = max(2 * ranks, 3) if resolve(run.scenario) == "cpu" else ranks
-        return cls(run.run_id, ranks, gpus, run.spool / "ray.log", settings().ray_address)
+        now = settings()
+        return cls(
+            run.run_id,
+            ranks,
+            gpus,
+            run.spool / "ray.log",
+            now.ray_address,
+            trainer_labels=now.trainer_labels,
+            engine_labels=now.engine_labels,
+        )
 
     @property
     def local(self) -> bool:
         """Whether every rank runs on this host."""
-        return self.head is not None
+        return self.address is None
 
     def start(self) -> None:
         """Start a local head, unless an address was given; returns at once."""
@@ -146,11 +170,11 @@ class RayCluster:
         return self.ready.read_text()
 
     def offered_gpus(self) -> int:
-        """GPUs of the whole cluster, free or not; waits until it answers."""
+        """GPUs of the nodes that trainer ranks may run on, free or not; waits until the cluster answers."""
         import ray
 
         self.connect()
-        return int(ray.cluster_resources().get("GPU", 0))
+        return int(sum(n["Resources"].get("GPU", 0) for n in matching(ray.nodes(), self.trainer_labels)))
 
     def check(self) -> None:
         """Raises TrainerUnavailable if the local head is gone."""

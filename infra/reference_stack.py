@@ -1,29 +1,34 @@
 """The reference stack under test: SGLang generates, Megatron-core trains; started and ended together."""
 
+from __future__ import annotations
+
 import contextlib
 from collections.abc import Iterator
 
+from infra.errors import ConfigurationError
 from infra.megatron.trainer import MegatronTrainer
 from infra.ray_cluster import RayCluster
 from infra.records.sources import ModelRef
 from infra.records.training import TrainedIteration
 from infra.run import Run
+from infra.sglang.cluster_engine import ClusterEngine
 from infra.sglang.engine import SGLangEngine
+from infra.sglang.serving import ServingEngine
 from infra.stopwatch import Stopwatch
 
 
 @contextlib.contextmanager
-def reference_stack(run: Run, model: ModelRef, timer: Stopwatch) -> Iterator[tuple[SGLangEngine, MegatronTrainer]]:
+def reference_stack(run: Run, model: ModelRef, timer: Stopwatch) -> Iterator[tuple[ServingEngine, MegatronTrainer]]:
     """Engine and trainer, both ready and both holding the weights of the last finished iteration.
 
     Both start at the same time. An engine that is restarted later gets the current weights before it answers.
     """
-    engine = SGLangEngine.for_run(run, model)
     with timer("start"), contextlib.ExitStack() as stack:
-        stack.enter_context(engine)
         cluster = stack.enter_context(RayCluster.for_run(run))
+        engine = stack.enter_context(_engine(run, model, cluster))
         trainer = stack.enter_context(MegatronTrainer(run, model, cluster))
         trainer.wait_ready()
+        _refuse_out_of_reach(engine, trainer)
         engine.wait_ready()
         engine.after_restart = lambda: _push_last_trained(run, trainer, engine)
         if trained := _last_trained(run):
@@ -34,12 +39,29 @@ def reference_stack(run: Run, model: ModelRef, timer: Stopwatch) -> Iterator[tup
         yield engine, trainer
 
 
+def _engine(run: Run, model: ModelRef, cluster: RayCluster) -> SGLangEngine | ClusterEngine:
+    """On the nodes that `FANLINE_ENGINE_LABELS` names, else on this host."""
+    if not cluster.engine_labels:
+        return SGLangEngine.for_run(run, model)
+    return ClusterEngine(run, model, cluster)
+
+
+def _refuse_out_of_reach(engine: ServingEngine, trainer: MegatronTrainer) -> None:
+    if isinstance(engine, SGLangEngine) and (away := trainer.other_hosts()):
+        raise ConfigurationError(
+            f"The trainer of run {trainer.run.run_id} is on node {', '.join(away)} and the engine on this host, which "
+            "it can not hand weights to.",
+            next_step="Say with FANLINE_ENGINE_LABELS on which nodes of the Ray cluster the engine runs.",
+            ids=[trainer.run.run_id, *away],
+        )
+
+
 def _last_trained(run: Run) -> TrainedIteration | None:
     last = run.last_finished("training")
     record = None if last is None else run.finished("training", last)
     return TrainedIteration.from_dict(record) if record else None
 
 
-def _push_last_trained(run: Run, trainer: MegatronTrainer, engine: SGLangEngine) -> None:
+def _push_last_trained(run: Run, trainer: MegatronTrainer, engine: ServingEngine) -> None:
     if trained := _last_trained(run):
-        trainer.push_weights([engine.url], trained.weight_version)
+        trainer.push_weights([engine.receiver], trained.weight_version)

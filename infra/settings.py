@@ -8,10 +8,15 @@ from pydantic import AliasChoices, BeforeValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from infra.errors import ConfigurationError
+from infra.nodes import parse_labels
 
 
 def _names(value: Any) -> Any:
     return tuple(name.strip() for name in value.split(",")) if isinstance(value, str) else value
+
+
+def _labels(value: Any) -> Any:
+    return parse_labels(value) if isinstance(value, str) else value
 
 
 class Settings(BaseSettings):
@@ -49,6 +54,12 @@ class Settings(BaseSettings):
     tight_memory: bool = Field(False, description="the engine takes at most 0.6 of a GPU's memory; set by a worker")
     cuda_visible_devices: str | None = Field(None, validation_alias="CUDA_VISIBLE_DEVICES")
     ray_address: str | None = Field(None, validation_alias=AliasChoices("RAY_ADDRESS", "FANLINE_RAY_ADDRESS"))
+    trainer_labels: Annotated[dict[str, str], NoDecode, BeforeValidator(_labels)] = Field(
+        {}, description="labels of the Ray nodes that trainer ranks may run on, key=value with commas between"
+    )
+    engine_labels: Annotated[dict[str, str], NoDecode, BeforeValidator(_labels)] = Field(
+        {}, description="labels of the Ray nodes that the engine may run on; without any it runs on the flow's host"
+    )
     prefect_api_url: str | None = Field(None, validation_alias="PREFECT_API_URL")
     hf_endpoint: str | None = Field(None, validation_alias="HF_ENDPOINT")
     hf_offline: bool = Field(False, validation_alias="HF_HUB_OFFLINE")

@@ -13,8 +13,9 @@ from infra.run import Run
 from infra.scenario.model import Scenario
 from infra.settings import settings
 from infra.sglang.engine import SGLangEngine
+from infra.sources.host import this_host
 from infra.sources.model import fetch_model
-from tasks.download.stage import publish_prompts, this_host
+from tasks.download.stage import publish_prompts
 from tasks.rollout.stage import RolloutStage
 from tasks.rollout.stop import load_tokenizer
 

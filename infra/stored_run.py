@@ -10,9 +10,9 @@ from infra.records.training import TrainedIteration
 from infra.run import Run
 from infra.scenario.load import validate
 from infra.settings import settings
+from infra.sources.host import this_host
 from infra.sources.model import fetch_model
 from infra.store import ArtifactStore
-from tasks.download.stage import this_host
 
 
 def find_stored(store_uri: str, name: str | None) -> Run:

@@ -154,7 +154,7 @@ def _run(stack: Stack, scene: Scene, fault: Fault | None, folder: Path, name: st
     )
     if stack.engine:
         stack.trainer.begin(run, {}, {})
-        stack.trainer.push_weights([stack.engine.url], "as downloaded")
+        stack.trainer.push_weights([stack.engine.receiver], "as downloaded")
     stack.trainer.begin(run, fault.in_the_ranks() if fault else {}, options)
     try:
         with installed(fault.here() if fault else {}):

@@ -67,8 +67,8 @@ def ready_stack(folder: Path, scenario: Scenario) -> Iterator[Stack]:
     """
     from infra.drill.ranks import DrillTrainer
     from infra.ray_cluster import RayCluster
+    from infra.sources.host import this_host
     from infra.sources.model import fetch_model
-    from tasks.download.stage import this_host
 
     model = fetch_model(scenario.model.uri, this_host())
     ranks = scenario.training.world_size

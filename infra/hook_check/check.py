@@ -21,8 +21,9 @@ from infra.scenario.args import ScenarioArgs
 from infra.scenario.load import load
 from infra.scenario.model import Scenario
 from infra.scenario.review import refuse_unsupported
+from infra.sources.host import this_host
 from infra.sources.model import fetch_model
-from tasks.download.stage import publish_prompts, this_host
+from tasks.download.stage import publish_prompts
 from tasks.reward_normalization.normalize import normalised_advantages
 from tasks.rollout.stage import RolloutStage
 from tasks.rollout.stop import load_tokenizer

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from infra.errors import ConfigurationError
 from infra.scenario.model import Scenario
+from infra.settings import settings
 
 if TYPE_CHECKING:
     import torch
@@ -15,11 +16,13 @@ Kind = Literal["cpu", "cuda"]
 
 
 def resolve(scenario: Scenario) -> Kind:
-    """`cpu` or `cuda`, from the scenario and this host.
+    """`cpu` or `cuda`, from the scenario and this host; on a cluster that is joined, `cuda` is taken at its word.
 
     Raises:
         ConfigurationError: the scenario asks for CUDA and there is none.
     """
+    if scenario.device == "cuda" and settings().ray_address is not None:
+        return "cuda"
     import torch
 
     if scenario.device == "cuda" and not torch.cuda.is_available():
@@ -42,7 +45,7 @@ def actor_environment(kind: Kind) -> dict[str, str]:
     if kind == "cuda":
         return {"OMP_NUM_THREADS": "1", "CUDA_DEVICE_MAX_CONNECTIONS": "1", "NCCL_NVLS_ENABLE": "0"}
     # Megatron-core compiles its small functions with torch.compile, which needs a C++ compiler on a CPU.
-    return {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "TORCHDYNAMO_DISABLE": "1", "CUDA_VISIBLE_DEVICES": ""}
+    return {"OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,16 +9,19 @@ from typing import TYPE_CHECKING
 
 from infra.megatron.layout import Layout
 from infra.megatron.reports import PushResult, RankIteration, RankStep, SampleLogProbs
+from infra.nodes import LOOPBACK, interface_of, own_address
 from infra.records.plan import PlannedSample, TrainingPlan
 from infra.records.rollouts import RolloutsRef, read_table
 from infra.records.sources import ModelRef
 from infra.run import Run
+from infra.sources.model import on_this_host
 from infra.store import ObjectRef
 
 if TYPE_CHECKING:
     from infra.ledger import LedgerWriter
     from infra.megatron.device import Kind
     from infra.megatron.forward import TrainingBatch
+    from infra.megatron.weights import Receiver
 
 
 MEETING_SECONDS = 300.0
@@ -30,20 +33,22 @@ class TrainerRank:
     torch and Megatron-core are imported by `start`, after the process has its environment.
     """
 
-    def __init__(self, run: Run, model: ModelRef, rank: int, kind: Kind):
+    def __init__(self, run: Run, model: ModelRef, rank: int, kind: Kind, one_host: bool = True):
         self.run, self.model_ref, self.rank = run, model, rank
         self.kind: Kind = kind
+        self.one_host = one_host
         self.layout = Layout.of(run.scenario.training)
 
-    def rendezvous(self, host: str) -> int:
-        """Rank 0 opens the store that the ranks meet at, and says on which port."""
+    def rendezvous(self) -> tuple[str, int]:
+        """Rank 0 opens the store that the ranks meet at, and says where: host and port."""
         from torch.distributed import TCPStore  # type: ignore[reportPrivateImportUsage]
 
+        host = LOOPBACK if self.one_host else own_address()
         self._meeting = TCPStore(host, 0, None, is_master=True, wait_for_workers=False)
-        return self._meeting.port
+        return host, self._meeting.port
 
-    def start(self, host: str, port: int) -> int:
-        """Join the other ranks and load the model. Returns this process's id."""
+    def start(self, meeting_at: tuple[str, int]) -> tuple[str, int]:
+        """Join the other ranks and load the model. Returns where this is: the node's address and the process id."""
         import torch.distributed as dist
         from torch.distributed import TCPStore  # type: ignore[reportPrivateImportUsage]
 
@@ -51,15 +56,20 @@ class TrainerRank:
         from infra.megatron.device import Device
 
         scenario = self.run.scenario
+        # The backends ask the resolver else, and it may name an address that the other hosts do not reach.
+        address = LOOPBACK if self.one_host else own_address()
+        os.environ["GLOO_SOCKET_IFNAME"] = interface_of(address)
+        if not self.one_host:
+            os.environ["NCCL_SOCKET_IFNAME"] = interface_of(address)
         device = Device.prepare(self.kind, scenario.dtype, deterministic=scenario.deterministic)
         # The driver's deadline comes first: it can say what took too long.
         limit = datetime.timedelta(seconds=scenario.training.deadline_seconds + MEETING_SECONDS)
-        meeting = self._meeting if self.rank == 0 else TCPStore(host, port, None, is_master=False, timeout=limit)
+        meeting = self._meeting if self.rank == 0 else TCPStore(*meeting_at, None, is_master=False, timeout=limit)
         dist.init_process_group(
             device.backend, store=meeting, rank=self.rank, world_size=self.layout.world_size, timeout=limit
         )
-        self.core = TrainerCore.build(scenario, self.layout, device, self.model_ref.path)
-        return os.getpid()
+        self.core = TrainerCore.build(scenario, self.layout, device, on_this_host(self.model_ref).path)
+        return own_address(), os.getpid()
 
     def train(self, rollouts: RolloutsRef, plan: ObjectRef, publish_gradients: frozenset[int]) -> RankIteration:
         """All steps of one iteration. Log-probs of every step come first, from the weights of its beginning.
@@ -138,12 +148,12 @@ class TrainerRank:
         found = self._log_probs(batches, temperature) if batches else []
         return [x.tolist() for x in found] if self.core.place.leader else []
 
-    def push_weights(self, urls: Sequence[str], version: str) -> PushResult | None:
+    def push_weights(self, receivers: Sequence[Receiver], version: str) -> PushResult | None:
         """Rank 0 sends the whole model; the others take part in gathering it."""
         from infra.megatron.weights import push
 
         weights = self.core.whole_weights()
-        return push(weights, urls, version) if self.rank == 0 else None
+        return push(weights, receivers, version) if self.rank == 0 else None
 
     def load_state(self, shard: ObjectRef, rollouts_seen: int) -> str:
         """Become the rank that published the shard; returns the weights digest on rank 0."""

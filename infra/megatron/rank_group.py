@@ -17,6 +17,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from infra.errors import FanlineError, TrainerUnavailable
 from infra.megatron.rank import TrainerRank
+from infra.nodes import described, own_address
 from infra.ray_cluster import ROOT, RayCluster, signals_heard
 
 LOOK_SECONDS = 1.0
@@ -37,13 +38,13 @@ class Waiting:
 
 @dataclass
 class RankGroup:
-    """One actor a rank, each with one CPU and one GPU of the cluster."""
+    """One actor a rank, each with one CPU and one GPU of the cluster; `places` are their (node address, process id)."""
 
     cluster: RayCluster
     run_id: str
     rank_type: type[TrainerRank] = TrainerRank
     actors: list[Any] = field(default_factory=list)
-    pids: list[int] = field(default_factory=list)
+    places: list[tuple[str, int]] = field(default_factory=list)
     bundles: PlacementGroup | None = None
 
     def create(self, ranks: int, environment: dict[str, str], arguments: Arguments) -> None:
@@ -52,12 +53,14 @@ class RankGroup:
         Raises:
             TrainerUnavailable: the cluster has not the CPUs and GPUs; gives both numbers.
         """
-        self.bundles = placement_group([{"CPU": 1, "GPU": 1}] * ranks, strategy="PACK")
+        labels = self.cluster.trainer_labels
+        self.bundles = placement_group(
+            [{"CPU": 1, "GPU": 1}] * ranks, strategy="PACK", bundle_label_selector=[labels] * ranks
+        )
         if not self.bundles.wait(PLACEMENT_SECONDS):
-            has = ray.cluster_resources()
             raise TrainerUnavailable(
-                f"The trainer of run {self.run_id} needs {ranks} CPUs and GPUs; the Ray cluster has "
-                f"{has.get('CPU', 0):.0f} CPUs and {has.get('GPU', 0):.0f} GPUs, not all free.",
+                f"The trainer of run {self.run_id} needs {ranks} CPUs and GPUs; of the Ray cluster "
+                f"{described(ray.nodes(), labels)}, not all free.",
                 next_step="Free them, or lower the parallel sizes of the scenario.",
                 ids=[self.run_id],
             )
@@ -127,10 +130,10 @@ class RankGroup:
         if self.bundles is not None:
             remove_placement_group(self.bundles)
             self.bundles = None
-        for pid in self.pids:
+        for pid in (pid for host, pid in self.places if host == own_address()):
             for block in SHARED_MEMORY.glob(f"torch_{pid}_*"):
                 block.unlink(missing_ok=True)
-        self.pids = []
+        self.places = []
 
     def _unavailable(self, what: str, ranks: Sequence[int]) -> TrainerUnavailable:
         return TrainerUnavailable(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from infra.errors import ConfigurationError, TrainerUnavailable
 from infra.megatron.device import actor_environment, dtype_name, resolve
@@ -12,6 +12,7 @@ from infra.megatron.layout import Layout
 from infra.megatron.rank import TrainerRank
 from infra.megatron.rank_group import RankGroup, Waiting
 from infra.megatron.reports import PushResult, RankIteration, combine
+from infra.nodes import own_address
 from infra.ray_cluster import RayCluster
 from infra.records.plan import TrainingPlan
 from infra.records.rollouts import RolloutsRef, log_probs_table, write_table
@@ -21,9 +22,11 @@ from infra.run import Run
 from infra.scenario.review import refuse_unsupported
 from infra.store import ObjectRef, canonical_json, sha256
 
+if TYPE_CHECKING:
+    from infra.megatron.weights import Receiver
+
 STATE_VERSION = 1
 START_SECONDS = 300.0
-LOOPBACK = "127.0.0.1"
 
 
 class MegatronTrainer:
@@ -44,9 +47,12 @@ class MegatronTrainer:
         self.cluster.connect()
         kind = resolve(self.run.scenario)
         environment = actor_environment(kind)
-        self.ranks.create(self.layout.world_size, environment, lambda rank: (self.run, self.model, rank, kind))
-        meeting = self.ranks.actors[0].rendezvous.remote(LOOPBACK)
-        self._starting = self.ranks.call("start", lambda _: (LOOPBACK, meeting), "its start")
+        one_host = self.cluster.local
+        self.ranks.create(
+            self.layout.world_size, environment, lambda rank: (self.run, self.model, rank, kind, one_host)
+        )
+        meeting = self.ranks.actors[0].rendezvous.remote()
+        self._starting = self.ranks.call("start", lambda _: (meeting,), "its start")
 
     def wait_ready(self) -> None:
         """Until every rank holds the model.
@@ -56,8 +62,13 @@ class MegatronTrainer:
             ConfigurationError: the model or the layout can not be trained.
         """
         if self._starting is not None:
-            self.ranks.pids = self.ranks.wait(self._starting, START_SECONDS)
+            self.ranks.places = self.ranks.wait(self._starting, START_SECONDS)
             self._starting = None
+
+    def other_hosts(self) -> list[str]:
+        """Addresses of the nodes other than the driver's that ranks are on; none before they are ready."""
+        here = own_address()
+        return sorted({address for address, _ in self.ranks.places if address != here and not self.cluster.local})
 
     def train(self, rollouts: RolloutsRef, plan: ObjectRef, *, publish_gradients: set[int]) -> TrainedIteration:
         """All steps of a plan.
@@ -118,13 +129,13 @@ class MegatronTrainer:
                 found[self._data_rank(rank) :: self.layout.data] = answer
         return found
 
-    def push_weights(self, engine_urls: list[str], version: str) -> PushResult:
-        """Send the current weights to every engine, as a version.
+    def push_weights(self, receivers: Sequence[Receiver], version: str) -> PushResult:
+        """Send the current weights to every engine (its `receiver`), as a version.
 
         Raises:
             EngineUnavailable: an engine does not take them.
         """
-        return self._together("push_weights", lambda _: (engine_urls, version), f"the push of weights {version}")[0]
+        return self._together("push_weights", lambda _: (receivers, version), f"the push of weights {version}")[0]
 
     def load_state(self, state: ObjectRef) -> str:
         """Continue as the trainer that published the state, to the bit; returns the weights digest.

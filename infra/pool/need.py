@@ -11,8 +11,11 @@ from infra.settings import Settings
 def leased_inventory(scenario: Scenario, now: Settings) -> Inventory | None:
     """The GPUs that a run of this scenario has to lease from; None where it needs no lease.
 
-    It needs none on a host without GPUs that presents no logical ones, nor for a CPU scenario on a host with GPUs.
+    It needs none on a host without GPUs that presents no logical ones, nor for a CPU scenario on a host with GPUs, nor
+    where engine and ranks run on the nodes of a Ray cluster, which keeps account of its GPUs itself.
     """
+    if now.ray_address is not None and now.engine_labels:
+        return None
     if now.logical_gpus is not None:
         return inventory(now)
     if scenario.device == "cpu" or not DRIVER.exists():

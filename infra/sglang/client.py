@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
@@ -39,20 +39,28 @@ class EngineClient:
     Args:
         request_deadline_seconds: longest that the server may stay silent on one request once it was sent.
         concurrency: connections at once; further requests wait for one.
+        headers: sent with every request, for a server that asks for a key.
     Raises (every method):
         EngineUnavailable: the server does not answer, breaks off, or answers with a 5xx status.
         RequestRefused: the server answers with a 4xx status.
     """
 
-    def __init__(self, url: str, request_deadline_seconds: float, concurrency: int = 64):
+    def __init__(
+        self,
+        url: str,
+        request_deadline_seconds: float,
+        concurrency: int = 64,
+        headers: Mapping[str, str] | None = None,
+    ):
         self.url, self.deadline, self.concurrency = url, request_deadline_seconds, concurrency
+        self.headers = dict(headers or {})
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
         # The deadline is on the server's silence, not on the total: time spent waiting for a connection is our own.
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=self.deadline)
         connector = aiohttp.TCPConnector(limit=self.concurrency, keepalive_timeout=KEEP_ALIVE_SECONDS)
-        self._session = aiohttp.ClientSession(self.url, connector=connector, timeout=timeout)
+        self._session = aiohttp.ClientSession(self.url, connector=connector, timeout=timeout, headers=self.headers)
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -1,4 +1,4 @@
-"""One SGLang server as a supervised process: start, wait, restart, stop. It answers on the loopback address only."""
+"""One SGLang server as a supervised process: start, wait, restart, stop. By default only this host reaches it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -15,8 +16,9 @@ from infra.errors import EngineUnavailable
 from infra.ports import free_port
 from infra.scenario.model import Engine
 from infra.settings import settings as machine
+from infra.sglang.address import LOOPBACK, HiddenKey, ServerAddress
 from infra.sglang.client import EngineClient
-from infra.sglang.flags import HOST, Device, Dtype, dtype_on, server_arguments, server_environment, within_memory
+from infra.sglang.flags import Device, Dtype, dtype_on, server_arguments, server_environment, within_memory
 from infra.sglang.health import is_ready
 from infra.supervisor import stop, supervised
 
@@ -38,6 +40,8 @@ class SGLangEngine:
     Args:
         model_path: local folder in Hugging Face layout.
         log_path: the server's output is appended here.
+        host: the address of this host that it answers on; with another than the loopback one, give a key.
+        key: what every request has to bring.
 
     Example:
         with SGLangEngine(model_path=…, …) as engine:  # starts; other things can start meanwhile
@@ -59,6 +63,8 @@ class SGLangEngine:
         seed: int,
         log_path: Path,
         concurrency: int = 64,
+        host: str = LOOPBACK,
+        key: HiddenKey | None = None,
     ):
         self.model_path, self.settings, self.log_path, self.concurrency = model_path, settings, log_path, concurrency
         self.device: Device = device
@@ -66,26 +72,36 @@ class SGLangEngine:
         self.deterministic, self.seed = deterministic, seed
         self.after_restart: Callable[[], None] | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._port = 0
+        self._address = ServerAddress(host, 0, key)
         self._name = ""
         self._started = 0.0
         self._attempts = 0
 
     @classmethod
-    def for_run(cls, run: Run, model: ModelRef) -> SGLangEngine:
-        """The engine of a run; its log lies in the run's spool folder."""
+    def for_run(
+        cls,
+        run: Run,
+        model: ModelRef,
+        *,
+        device: Device | None = None,
+        host: str = LOOPBACK,
+        key: HiddenKey | None = None,
+    ) -> SGLangEngine:
+        """The engine of a run on this host; its log lies in the run's spool folder."""
         from infra.megatron.device import resolve
 
         scenario = run.scenario
         return cls(
             model_path=model.path,
             settings=within_memory(scenario.engine, tight=machine().tight_memory),
-            device=resolve(scenario),
+            device=device or resolve(scenario),
             dtype=scenario.dtype,
             deterministic=scenario.deterministic,
             seed=scenario.seed,
             log_path=run.spool / "engine.log",
             concurrency=scenario.rollout.concurrency,
+            host=host,
+            key=key,
         )
 
     def __enter__(self) -> Self:
@@ -98,7 +114,12 @@ class SGLangEngine:
     @property
     def url(self) -> str:
         """Where the server answers once `wait_ready` returned; a restart changes it."""
-        return f"http://{HOST}:{self._port}"
+        return self._address.url
+
+    @property
+    def receiver(self) -> ServerAddress:
+        """Where a trainer rank of this host hands weights to."""
+        return self._address
 
     @property
     def running(self) -> bool:
@@ -113,7 +134,8 @@ class SGLangEngine:
 
     def client(self, concurrency: int | None = None) -> EngineClient:
         """A client for one event loop, to be used as `async with engine.client() as client`."""
-        return EngineClient(self.url, self.settings.request_deadline_seconds, concurrency or self.concurrency)
+        deadline = self.settings.request_deadline_seconds
+        return EngineClient(self.url, deadline, concurrency or self.concurrency, headers=self._address.headers)
 
     def start(self) -> None:
         """Start the server and return at once; a server that runs already is kept."""
@@ -128,7 +150,7 @@ class SGLangEngine:
         Raises:
             EngineUnavailable: it died twice or was silent for `start_deadline_seconds`; shows its last log lines.
         """
-        while not (self.running and is_ready(self._port, self._name)):
+        while not (self.running and is_ready(self._address, self._name)):
             if not self.running:
                 self._launch_again()
             if time.monotonic() - self._started > self.settings.start_deadline_seconds:
@@ -156,7 +178,8 @@ class SGLangEngine:
 
     def _launch(self) -> None:
         self._attempts += 1
-        self._port, self._name = free_port(), f"fanline-{secrets.token_hex(8)}"
+        self._address = replace(self._address, port=free_port())
+        self._name = f"fanline-{secrets.token_hex(8)}"
         arguments = server_arguments(
             self.settings,
             model_path=self.model_path,
@@ -165,11 +188,11 @@ class SGLangEngine:
             dtype=self.dtype,
             deterministic=self.deterministic,
             seed=self.seed,
-            port=self._port,
+            address=self._address,
         )
         self._process = supervised(
             [sys.executable, "-m", "infra.sglang.launch", *arguments],
-            env=server_environment(os.environ, self.device, self.dtype),
+            env=server_environment(os.environ, self.device, self.dtype, self._address.key),
             log_path=self.log_path,
             cwd=ROOT,
             grace_seconds=0,

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Literal
 
 from infra.scenario.model import Engine
+from infra.sglang.address import KEY_VARIABLE, HiddenKey, ServerAddress
 
-HOST = "127.0.0.1"
 DECODE_GRAPH_SIZES = (1, 8, 64, 256, 1024)
 TIGHT_MEMORY_FRACTION = 0.6
 
@@ -34,7 +34,7 @@ def server_arguments(
     dtype: Dtype,
     deterministic: bool,
     seed: int,
-    port: int,
+    address: ServerAddress,
 ) -> list[str]:
     """Arguments of `infra.sglang.launch`.
 
@@ -44,7 +44,7 @@ def server_arguments(
     return [
         *("--model-path", str(model_path.resolve()), "--served-model-name", served_name),
         *("--device", device, "--dtype", dtype, "--random-seed", str(seed)),
-        *("--host", HOST, "--port", str(port)),
+        *("--host", address.host, "--port", str(address.port)),
         *("--max-running-requests", str(settings.max_running_requests)),
         *("--sampling-backend", "pytorch", "--grammar-backend", "none"),
         *("--skip-tokenizer-init", "--skip-server-warmup", "--log-level-http", "warning"),
@@ -71,9 +71,16 @@ def _cuda(settings: Engine) -> list[str]:
     ]
 
 
-def server_environment(inherited: Mapping[str, str], device: Device, dtype: Dtype) -> dict[str, str]:
-    """The server's environment: the model is a local folder, so nothing may be asked of a hub."""
+def server_environment(
+    inherited: Mapping[str, str], device: Device, dtype: Dtype, key: HiddenKey | None = None
+) -> dict[str, str]:
+    """The server's environment: the model is a local folder, so nothing may be asked of a hub.
+
+    The key goes this way because a command line can be read by everybody on the host.
+    """
     common = {**inherited, "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
+    if key is not None:
+        common[KEY_VARIABLE] = key
     if device == "cpu":
         # Compiling costs more than it gives at this size. Threads that spin while they wait take the cores from the
         # trainer and from each other: on two busy cores generation was ten times slower with them.

@@ -3,21 +3,21 @@
 import http.client
 import json
 
-from infra.sglang.flags import HOST
+from infra.sglang.address import ServerAddress
 
 PROBE_SECONDS = 5.0
 
 
-def is_ready(port: int, served_name: str) -> bool:
-    """True once the server on this port is healthy and calls itself `served_name`.
+def is_ready(address: ServerAddress, served_name: str) -> bool:
+    """True once the server at this address is healthy and calls itself `served_name`.
 
     The name matters: between choosing a free port and listening on it another server may have taken it.
     """
-    connection = http.client.HTTPConnection(HOST, port, timeout=PROBE_SECONDS)
+    connection = http.client.HTTPConnection(address.host, address.port, timeout=PROBE_SECONDS)
     try:
-        if _get(connection, "/health")[0] != 200:
+        if _get(connection, "/health", {})[0] != 200:
             return False
-        status, body = _get(connection, "/v1/models")
+        status, body = _get(connection, "/v1/models", address.headers)
         return status == 200 and json.loads(body)["data"][0]["id"] == served_name
     except (OSError, http.client.HTTPException, json.JSONDecodeError, LookupError):
         return False  # nobody there yet, or somebody else
@@ -25,7 +25,7 @@ def is_ready(port: int, served_name: str) -> bool:
         connection.close()
 
 
-def _get(connection: http.client.HTTPConnection, path: str) -> tuple[int, bytes]:
-    connection.request("GET", path)
+def _get(connection: http.client.HTTPConnection, path: str, headers: dict[str, str]) -> tuple[int, bytes]:
+    connection.request("GET", path, headers=headers)
     response = connection.getresponse()
     return response.status, response.read()

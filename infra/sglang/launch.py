@@ -3,9 +3,12 @@
 On CUDA this is SGLang's launcher and nothing else; on the CPU what is missing there is put in place first.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+from infra.sglang.address import KEY_VARIABLE, HiddenKey
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -23,7 +26,8 @@ def main(arguments: Sequence[str]) -> None:
         from sglang.launch_server import run_server
     from sglang.srt.server_args import prepare_server_args
 
-    run_server(prepare_server_args(list(arguments)))
+    key = os.environ.pop(KEY_VARIABLE, None)
+    run_server(prepare_server_args([*arguments, *(["--api-key", HiddenKey(key)] if key else [])]))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from infra.settings import settings
+
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
@@ -17,3 +19,9 @@ class Host:
     cache: Path
     endpoint: str | None = None
     offline: bool = False
+
+
+def this_host() -> Host:
+    """Cache folder and hub as the settings say."""
+    now = settings()
+    return Host(cache=now.cache_dir, endpoint=now.hf_endpoint, offline=now.hf_offline)

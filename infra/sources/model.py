@@ -1,5 +1,6 @@
 """A model by its source: fetched, checked, in Hugging Face layout in a folder of this host."""
 
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,7 +9,7 @@ from infra.records.sources import ModelRef
 from infra.sources import hub, package, s3
 from infra.sources.digest import count_parameters, file_sha256, model_digest
 from infra.sources.embedded import model as embedded
-from infra.sources.host import Host
+from infra.sources.host import Host, this_host
 from infra.sources.uri import LOCAL, Uri, parse, unknown_scheme
 
 
@@ -35,6 +36,26 @@ def fetch_model(uri: str, host: Host) -> ModelRef:
     return ModelRef(
         uri=uri, revision=revision, path=folder, digest=model_digest(folder), parameters=count_parameters(folder)
     )
+
+
+def on_this_host(model: ModelRef) -> ModelRef:
+    """The same model for a process that may be on another host than the one that fetched it.
+
+    Raises:
+        ConfigurationError: the source gives this host another model, or there is no such source here.
+        DownloadFailed: it could not be fetched.
+    """
+    if (model.path / "config.json").is_file():
+        return model
+    here = fetch_model(model.uri, this_host())
+    if here.digest != model.digest:
+        raise ConfigurationError(
+            f"{model.uri} is revision {here.revision} on host {socket.gethostname()} and {model.revision} where the "
+            "run was started.",
+            next_step="Name the revision in model.uri, or put the same folder on every host.",
+            ids=[model.uri],
+        )
+    return here
 
 
 def _from_hub(source: Uri, host: Host) -> tuple[Path, str]:

@@ -9,19 +9,12 @@ from infra.records.rollouts import write_table
 from infra.records.sources import PROMPTS_SCHEMA, ModelRef, PromptsRef
 from infra.run import Run
 from infra.scenario.model import Data, Evaluation
-from infra.settings import settings
 from infra.sources.data import read_data
-from infra.sources.host import Host
+from infra.sources.host import this_host
 from tasks.download.prompts import Render, make_prompts
 from tasks.rollout.draw import refuse_too_few_rows
 
 MODEL, STAGE = "download-model", "download-prompts"
-
-
-def this_host() -> Host:
-    """Cache folder and hub as the settings say."""
-    now = settings()
-    return Host(cache=now.cache_dir, endpoint=now.hf_endpoint, offline=now.hf_offline)
 
 
 def record_model(run: Run, model: ModelRef) -> None:

@@ -14,7 +14,7 @@ from infra.run import Run
 
 if TYPE_CHECKING:
     from infra.megatron.trainer import MegatronTrainer
-    from infra.sglang.engine import SGLangEngine
+    from infra.sglang.serving import ServingEngine
 
 SEQUENCES = 16
 ENGINE_INPUT_TEMPERATURE = 1.0  # SGLang does not divide the log-probs of input tokens by the temperature
@@ -32,11 +32,11 @@ def rows_to_compare(lengths: np.ndarray, trained: np.ndarray, most: int = SEQUEN
 
 
 def push_and_compare(
-    run: Run, rollouts: RolloutsRef, trained: TrainedIteration, trainer: MegatronTrainer, engine: SGLangEngine
+    run: Run, rollouts: RolloutsRef, trained: TrainedIteration, trainer: MegatronTrainer, engine: ServingEngine
 ) -> SyncResult:
     """Push, then compare both sides' log-probs of stored sequences at temperature 1, in nats."""
     started = time.monotonic()
-    pushed = trainer.push_weights([engine.url], trained.weight_version)
+    pushed = trainer.push_weights([engine.receiver], trained.weight_version)
     seconds = time.monotonic() - started
     table = read_table(run.store, rollouts.table)
     before_training = _log_probs_before_training(run, trained)
@@ -66,7 +66,7 @@ def _log_probs_before_training(run: Run, trained: TrainedIteration) -> dict[tupl
     return {(r["rollout_id"], r["sibling"]): r["log_probs"] for r in rows}
 
 
-async def _engine_view(engine: SGLangEngine, sequences: list[tuple[list[int], int]]) -> tuple[str, list[list[float]]]:
+async def _engine_view(engine: ServingEngine, sequences: list[tuple[list[int], int]]) -> tuple[str, list[list[float]]]:
     async with engine.client() as client:
         return await client.weight_version(), await client.prefill_log_probs(sequences)
 

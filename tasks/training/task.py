@@ -25,7 +25,7 @@ from tasks.training.signal import first_step_with_signal
 
 if TYPE_CHECKING:
     from infra.megatron.trainer import MegatronTrainer
-    from infra.sglang.engine import SGLangEngine
+    from infra.sglang.serving import ServingEngine
 
 
 def publish_plan(run: Run, model: ModelRef, rollouts: RolloutsRef) -> ObjectRef:
@@ -103,7 +103,7 @@ def train_iteration(run: Run, model: ModelRef, rollouts: RolloutsRef, trainer: M
     retry_condition_fn=engine_was_lost,
 )
 def sync_weights(
-    run: Run, rollouts: RolloutsRef, trained: TrainedIteration, trainer: MegatronTrainer, engine: SGLangEngine
+    run: Run, rollouts: RolloutsRef, trained: TrainedIteration, trainer: MegatronTrainer, engine: ServingEngine
 ) -> SyncResult:
     """Push the trained weights into the engine and see that it answers with them. A lost engine is started again."""
     from tasks.training.sync import push_and_compare
@@ -117,7 +117,7 @@ def sync_weights(
 
 
 @task(task_run_name="train again, {run.run_id}", cache_policy=NO_CACHE, persist_result=False)
-def replay_training(run: Run, model: ModelRef, engine: SGLangEngine, trainer: MegatronTrainer) -> None:
+def replay_training(run: Run, model: ModelRef, engine: ServingEngine, trainer: MegatronTrainer) -> None:
     """Train stored rollouts again, on other processes and in other shapes, for determinism and invariance.
 
     Engine and ranks of the run are ended before: they have done their part, and their memory and GPUs are needed.

@@ -14,8 +14,8 @@ from infra.megatron.trainer import MegatronTrainer
 from infra.ray_cluster import RayCluster
 from infra.replay_command import in_words, replay
 from infra.run import Run
+from infra.sources.host import this_host
 from infra.sources.model import fetch_model
-from tasks.download.stage import this_host
 from tests.infra.megatron.samples import make_run, write_model
 from tests.training.test_replay import train
 

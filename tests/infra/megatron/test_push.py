@@ -5,10 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from infra.megatron.trainer import MegatronTrainer
-from infra.megatron.weights import push
+from infra.megatron.weights import parts, push
 from infra.ray_cluster import RayCluster
 from infra.records.rollouts import read_table
 from infra.records.sources import ModelRef
@@ -30,14 +31,25 @@ def test_the_engine_answers_with_the_trained_weights(
     with MegatronTrainer(run, model, ray_cluster) as trainer:
         before = trainer.log_probs(rollouts.table, ROWS, 1.0)
         trained = trainer.train(rollouts, write_plan(run, rows), publish_gradients=set())
-        pushed = trainer.push_weights([engine.url], trained.weight_version)
+        pushed = trainer.push_weights([engine.receiver], trained.weight_version)
         after = trainer.log_probs(rollouts.table, ROWS, 1.0)
     version, seen = asyncio.run(look(engine, [(rows[r]["tokens"], rows[r]["response_length"]) for r in ROWS]))
-    push(load_file(tiny_qwen2 / "model.safetensors"), [engine.url], "default")
+    push(load_file(tiny_qwen2 / "model.safetensors"), [engine.receiver], "default")
 
     assert pushed.digest == trained.weights_digest
     assert version == trained.weight_version
     assert distance(seen, after) < 1e-4 < distance(before, after) / 100
+
+
+def test_weights_for_another_host_go_in_parts_and_all_of_them_go() -> None:
+    named = [(f"w{n}", torch.zeros(n)) for n in (3, 1, 9, 2, 2, 4)]
+    assert [[name for name, _ in part] for part in parts(named, most=16)] == [
+        ["w3", "w1"],
+        ["w9"],
+        ["w2", "w2"],
+        ["w4"],
+    ]
+    assert list(parts([], most=16)) == []
 
 
 async def look(engine: SGLangEngine, sequences: list[tuple[list[int], int]]) -> tuple[str, list[list[float]]]:

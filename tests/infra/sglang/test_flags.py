@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from infra.scenario.model import Engine
+from infra.sglang.address import ServerAddress
 from infra.sglang.flags import dtype_on, server_arguments, server_environment
 
 
@@ -15,7 +16,7 @@ def _arguments(device="cpu", deterministic=True, **settings) -> list[str]:
         dtype=dtype_on(device),
         deterministic=deterministic,
         seed=7,
-        port=4711,
+        address=ServerAddress("127.0.0.1", 4711),
     )
 
 

@@ -6,16 +6,18 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from infra.ports import free_port
+from infra.sglang.address import HiddenKey, ServerAddress
 from infra.sglang.health import is_ready
 
 
 class Server(BaseHTTPRequestHandler):
     """Answers like SGLang's server that calls itself `ours` and is healthy."""
 
-    health, info = 200, {"data": [{"id": "ours"}]}
+    health, info, key = 200, {"data": [{"id": "ours"}]}, None
 
     def do_GET(self) -> None:
-        self.send_response(self.health if self.path == "/health" else 200)
+        known = self.key is None or self.headers["Authorization"] == f"Bearer {self.key}"
+        self.send_response(self.health if self.path == "/health" else 200 if known else 401)
         self.end_headers()
         self.wfile.write(b"" if self.path == "/health" else json.dumps(self.info).encode())
 
@@ -26,11 +28,11 @@ class Server(BaseHTTPRequestHandler):
 def serve() -> Iterator:
     servers: list[ThreadingHTTPServer] = []
 
-    def start(**answers) -> int:
+    def start(**answers) -> ServerAddress:
         server = ThreadingHTTPServer(("127.0.0.1", 0), type("Answers", (Server,), answers))
         threading.Thread(target=server.serve_forever, daemon=True).start()
         servers.append(server)
-        return server.server_port
+        return ServerAddress("127.0.0.1", server.server_port)
 
     yield start
     for server in servers:
@@ -51,5 +53,11 @@ def test_another_server_on_our_port_is_not_taken_for_ours(serve, info):
     assert not is_ready(serve(info=info), "ours")
 
 
+def test_a_server_with_a_key_is_asked_with_it(serve):
+    address = serve(key="secret")
+    assert not is_ready(address, "ours")
+    assert is_ready(ServerAddress(address.host, address.port, HiddenKey("secret")), "ours")
+
+
 def test_nobody_on_the_port_is_not_ready():
-    assert not is_ready(free_port(), "ours")
+    assert not is_ready(ServerAddress("127.0.0.1", free_port()), "ours")

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import s3fs
 from infra.errors import ConfigurationError, DownloadFailed
 from infra.sources.embedded.model import HERE
 from infra.sources.host import Host
-from infra.sources.model import fetch_model
+from infra.sources.model import fetch_model, on_this_host
 from tests.s3_servers import moto, using
 
 TINY = HERE / "tiny"
@@ -23,6 +24,16 @@ def test_a_local_folder_is_used_where_it_is(tmp_path):
     assert model.digest == fetch_model("embedded://tiny", Host(cache=tmp_path)).digest
     (folder / "model.safetensors").write_bytes((TINY / "model.safetensors").read_bytes()[:-1] + b"\1")
     assert fetch_model(str(folder), Host(cache=tmp_path / "cache")).digest != model.digest
+
+
+def test_a_host_that_lacks_the_model_fetches_it_and_takes_no_other(tmp_path):
+    """As a node of a cluster does, for a run that was begun on another host."""
+    model = fetch_model("embedded://tiny", Host(cache=tmp_path))
+    assert on_this_host(model) is model
+    elsewhere = replace(model, path=tmp_path / "path of another host")
+    assert on_this_host(elsewhere) == model
+    with pytest.raises(ConfigurationError, match=r"embedded://tiny is revision .* where the run was started"):
+        on_this_host(replace(elsewhere, digest="0" * 64))
 
 
 def test_what_is_no_model_folder_is_refused(tmp_path):

@@ -1,0 +1,35 @@
+"""Where a server answers, and the key that it asks for where others than this host can reach it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LOOPBACK = "127.0.0.1"
+KEY_VARIABLE = "FANLINE_ENGINE_KEY"
+
+
+class HiddenKey(str):
+    """A key that shows as stars wherever an object that holds it is logged: SGLang logs all its settings."""
+
+    def __repr__(self) -> str:
+        return "'***'"
+
+    def __str__(self) -> str:
+        return self
+
+
+@dataclass(frozen=True)
+class ServerAddress:
+    """Host, port and key of one server; without a key it answers everybody who reaches it."""
+
+    host: str
+    port: int
+    key: HiddenKey | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {} if self.key is None else {"Authorization": f"Bearer {self.key}"}
