@@ -13,7 +13,7 @@ from infra.sglang.engine import SGLangEngine
 from infra.supervisor import descendants
 from tests.engine_fixture import write_tiny_qwen2
 from tests.every_test_ran import pytest_sessionfinish  # noqa: F401  pytest finds the hook here
-from tests.machine_fixture import machine  # noqa: F401  pytest finds the fixture here
+from tests.machine_fixture import machine, on_postgres  # noqa: F401  pytest finds the fixtures here
 from tests.postgres_fixture import postgres_url  # noqa: F401  as above
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from infra.chaos.processes import of_home
 from infra.ports import free_port
 
 ROOT = Path(__file__).parents[1]
@@ -80,3 +81,15 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     """Server, workers and deployments of this checkout, on SQLite."""
     with machine_up(tmp_path_factory.mktemp("machine"), FANLINE_HOOK_PACKAGES="hooks,tests") as up:
         yield up
+
+
+@pytest.fixture(scope="session")
+def on_postgres(postgres_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    """A machine that is up with its server on PostgreSQL, and two deployments of the light flow."""
+    from tests.flows.night import create_children  # imports Prefect, which has to wait for its settings
+
+    home = tmp_path_factory.mktemp("postgres-machine")
+    with machine_up(home, PREFECT_SERVER_DATABASE_CONNECTION_URL=postgres_url) as machine:
+        create_children(machine, {"plumbing": {"ends": "PASS"}, "red": {"ends": "REGRESSION"}})
+        yield machine
+    assert of_home(home) == {}, "something was left by `fanline down`"

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from infra.chaos.launch import CommandRun, Scene
 from infra.chaos.moments import MOMENTS
-from infra.chaos.row import Row, start_run, strike, summary_of
+from infra.chaos.row import Row, strike
 from infra.chaos.services import PrefectServer, folder_store, prefect_server
-from infra.chaos.targets import TARGETS, Scene
+from infra.chaos.targets import TARGETS
 from infra.errors import InfraFault
 
 LATE_ATTEMPTS = 3  # a stage of a tenth of a second can be over before the strike: the row then proves nothing
@@ -28,10 +29,14 @@ TABLE = {
         "rollout 1",
         "checks",
     ),
+    "flow process of a pool": ("rollout 0", "training 0"),
+    "worker": ("rollout 0", "training 0", "checks"),
     "SGLang": ("start", "rollout 0", "training 0", "weight sync 0", "rollout 1"),
     "trainer rank": ("rollout 0", "training 0", "weight sync 0", "training 1"),
     "Ray head": ("rollout 0", "training 0", "weight sync 0"),
     "Prefect server": ("rollout 0", "training 0", "checks"),
+    "node of the engine": ("rollout 0", "training 0"),
+    "node of a rank": ("rollout 0", "training 1"),
     "S3 server": ("rollout 0", "normalization 0", "training 0", "weight sync 0"),
     "store that refuses writes": ("rollout 0", "training 0"),
     "full disk": ("rollout 0", "training 0"),
@@ -90,7 +95,7 @@ def _row(target: str, moment: str, api: PrefectServer, folder: Path, weights: st
 def _undisturbed(home: Path, api: PrefectServer) -> str:
     home.mkdir()
     with folder_store(home) as store:
-        summary = summary_of(start_run(Scene(home=home, prefect=api, store=store)))
+        summary = CommandRun(Scene(home=home, prefect=api, store=store)).summary()
     if not summary or summary.get("verdict") != "PASS":
         raise InfraFault(
             f"The undisturbed run is not PASS: {summary and (summary.get('message') or summary.get('error'))}.",

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from infra.chaos.launch import CommandRun, PoolRun, Scene
 from infra.chaos.moments import Moment, Watched
 from infra.chaos.processes import of_home, wait_until
 from infra.chaos.services import PrefectServer
-from infra.chaos.targets import Scene, Target
+from infra.chaos.targets import Target
 from infra.errors import InfraFault
-from infra.supervisor import die_with_parent
 
-ROOT = Path(__file__).resolve().parents[2]
-SCENARIO = ("tiny", "--set", "checks.determinism=false", "--set", "checks.invariance=false")
 LOOK_SECONDS = 0.005
 MOMENT_SECONDS = 300.0
-RUN_SECONDS = 600.0
 GONE_SECONDS = 15.0
 
 
@@ -63,31 +56,6 @@ class Row:
         return {**asdict(self), "ok": self.ok}
 
 
-def start_run(scene: Scene, *more: str) -> subprocess.Popen[str]:
-    """`fanline run` as a person would start it, in surroundings of its own."""
-    env = {**os.environ, **scene.store.environment, "FANLINE_HOME": str(scene.home)}
-    env |= {"FANLINE_STORE": scene.store.store.uri, "PREFECT_API_URL": scene.prefect.url}
-    command = [sys.executable, "-m", "infra.cli", "run", *SCENARIO, *more, "--json"]
-    with (scene.home / "errors.log").open("a") as errors:
-        # No supervisor: what a run leaves behind has to show. It only must not outlive the chaos that it is part of.
-        return subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env=env,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            stdin=subprocess.DEVNULL,
-            preexec_fn=die_with_parent,
-        )
-
-
-def summary_of(process: subprocess.Popen[str]) -> dict[str, Any] | None:
-    """What the run said at its end; None where it was killed."""
-    output, _ = process.communicate(timeout=RUN_SECONDS)
-    return json.loads(output) if output.strip() else None
-
-
 def strike(target: Target, moment: Moment, prefect: PrefectServer, home: Path, weights: str) -> Row:
     """One row.
 
@@ -101,25 +69,34 @@ def strike(target: Target, moment: Moment, prefect: PrefectServer, home: Path, w
     with target.opened(home) as store:
         scene = Scene(home=home, prefect=prefect, store=store)
         run = Watched(home=home, store=store.store)
-        process = start_run(scene)
-        _wait_for(moment, run, process)
-        unfinished = not moment.is_over(run)
-        target.strike(scene)
-        struck = time.monotonic()
-        unfinished = unfinished and not (target.store_answers and moment.is_over(run))
-        if target.relieve and target.when == "at once":
-            target.relieve(scene)
-        ended = summary_of(process)
-        ended_at = time.monotonic()
-        wait_until(lambda: not of_home(home), GONE_SECONDS)
-        left, gone = list(of_home(home).values()), time.monotonic() - ended_at
-        if target.relieve and target.when == "after":
-            target.relieve(scene)
-        last, outcome = ended, "recovered"
-        if not ended or ended.get("verdict") != "PASS":
-            how = ended.get("verdict", "refused") if ended else "killed"
-            last, outcome = summary_of(start_run(scene, "--resume", run.run_id or "")), f"{how}, then resumed"
-        recovered = time.monotonic() - struck
+        launched = target.launch(scene)
+        try:
+            return _struck(target, moment, scene, run, launched, weights)
+        finally:
+            launched.close()
+
+
+def _struck(
+    target: Target, moment: Moment, scene: Scene, run: Watched, launched: CommandRun | PoolRun, weights: str
+) -> Row:
+    _wait_for(moment, run, launched)
+    unfinished = not moment.is_over(run)
+    target.strike(scene)
+    struck = time.monotonic()
+    unfinished = unfinished and not (target.store_answers and moment.is_over(run))
+    if target.relieve and target.when == "at once":
+        target.relieve(scene, launched)
+    ended = launched.summary()
+    ended_at = time.monotonic()
+    wait_until(lambda: not _left(scene, launched), GONE_SECONDS)
+    left, gone = _left(scene, launched), time.monotonic() - ended_at
+    if target.relieve and target.when == "after":
+        target.relieve(scene, launched)
+    last, outcome = ended, "recovered"
+    if not ended or ended.get("verdict") != "PASS":
+        how = ended.get("verdict", "refused") if ended else "killed"
+        last, outcome = launched.resumed(run.run_id or ""), f"{how}, then resumed"
+    recovered = time.monotonic() - struck
     return Row(
         target=target.name,
         moment=moment.name,
@@ -136,11 +113,16 @@ def strike(target: Target, moment: Moment, prefect: PrefectServer, home: Path, w
     )
 
 
-def _wait_for(moment: Moment, run: Watched, process: subprocess.Popen[str]) -> None:
+def _left(scene: Scene, launched: CommandRun | PoolRun) -> list[str]:
+    """Command lines of what the run has started and is still there, on this host and on nodes that it joined."""
+    here = [command for command in of_home(scene.home).values() if not launched.keeps(command)]
+    return here + scene.store.working()
+
+
+def _wait_for(moment: Moment, run: Watched, launched: CommandRun | PoolRun) -> None:
     deadline = time.monotonic() + MOMENT_SECONDS
     while not moment.has_come(run):
-        if process.poll() is not None or time.monotonic() > deadline:
-            process.kill()
+        if launched.is_over() or time.monotonic() > deadline:
             raise InfraFault(f"The moment {moment.name} did not come: not seen was that {moment.event}.")
         time.sleep(LOOK_SECONDS)
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from infra.chaos.ray_nodes import RayNodes
 from infra.chaos.s3_server import BUCKET, SeaweedFS, create_bucket
 from infra.ports import free_port
 from infra.prefect_api import QUIET, wait_until_healthy
@@ -62,6 +63,21 @@ class FolderStore:
     def __init__(self, folder: Path):
         self.store, self.environment = ArtifactStore(str(folder)), dict[str, str]()
 
+    def working(self) -> list[str]:
+        """Command lines of what runs elsewhere than on the run's own host."""
+        return []
+
+
+class JoinedStore(FolderStore):
+    """A folder, and the nodes of a Ray cluster that the run joins."""
+
+    def __init__(self, folder: Path, nodes: RayNodes):
+        super().__init__(folder)
+        self.nodes, self.environment = nodes, nodes.driver_environment
+
+    def working(self) -> list[str]:
+        return self.nodes.working()
+
 
 class BucketStore:
     """A store on a real S3 server of this machine."""
@@ -69,10 +85,27 @@ class BucketStore:
     def __init__(self, weed: SeaweedFS):
         self.weed, self.store, self.environment = weed, ArtifactStore(f"s3://{BUCKET}/chaos"), weed.environment
 
+    def working(self) -> list[str]:
+        return []
+
 
 @contextlib.contextmanager
 def folder_store(home: Path) -> Iterator[FolderStore]:
     yield FolderStore(home / "store")
+
+
+@contextlib.contextmanager
+def joined_store(home: Path) -> Iterator[JoinedStore]:
+    """Two nodes with a GPU each for trainer ranks, one for the engine."""
+    folder = home.parent / f"{home.name}-nodes"
+    folder.mkdir()
+    nodes = RayNodes(folder)
+    try:
+        for name, role in (("trainer-a", "trainer"), ("trainer-b", "trainer"), ("engine-a", "engine")):
+            nodes.start(name, role, gpus=1)
+        yield JoinedStore(home / "store", nodes)
+    finally:
+        nodes.close()
 
 
 @contextlib.contextmanager

@@ -10,19 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from infra.chaos.launch import WORKER, CommandRun, PoolRun, Scene
 from infra.chaos.processes import named, wait_until
-from infra.chaos.services import PrefectServer, bucket_store, fill, folder_store, make_room, small_disk_store
+from infra.chaos.services import bucket_store, fill, folder_store, joined_store, make_room, small_disk_store
 
 PROCESS_SECONDS = 10.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scene:
-    """One row's surroundings: FANLINE_HOME of the run, the Prefect server, and its store's service."""
-
-    home: Path
-    prefect: PrefectServer
-    store: Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,15 +25,17 @@ class Target:
         strike: takes it away.
         relieve: brings it back; None where the run has to do without it.
         when: `at once`, while the run goes on, or `after` the run has ended.
-        opened: makes the store of the run.
+        opened: makes the store of the run, and the nodes that it joins.
+        launch: starts the run.
         store_answers: whether the store can be asked after the strike.
     """
 
     name: str
     strike: Callable[[Scene], None]
-    relieve: Callable[[Scene], None] | None = None
+    relieve: Callable[[Scene, Any], object] | None = None
     when: Literal["at once", "after"] = "at once"
     opened: Callable[[Path], AbstractContextManager[Any]] = folder_store
+    launch: Callable[[Scene], CommandRun | PoolRun] = CommandRun
     store_answers: bool = True
 
 
@@ -58,7 +52,7 @@ def _refuse_writes(scene: Scene) -> None:
     scene.store.weed.start(writable=False)
 
 
-def _allow_writes(scene: Scene) -> None:
+def _allow_writes(scene: Scene, _: object) -> None:
     scene.store.weed.kill()
     scene.store.weed.start()
 
@@ -67,18 +61,38 @@ TARGETS = {
     target.name: target
     for target in (
         Target(name="flow process", strike=_kills("infra.cli run")),
+        Target(name="flow process of a pool", strike=_kills("infra.pool.engine"), launch=PoolRun),
+        Target(
+            name="worker",
+            strike=_kills(WORKER),
+            relieve=lambda _, launched: launched.start_worker(),
+            launch=PoolRun,
+        ),
         Target(name="SGLang", strike=_kills("infra.sglang.launch")),
         Target(name="trainer rank", strike=_kills("ray::TrainerRank")),
         Target(name="Ray head", strike=_kills("gcs_server")),
         Target(
             name="Prefect server",
             strike=lambda scene: scene.prefect.kill(),
-            relieve=lambda scene: scene.prefect.start(),
+            relieve=lambda scene, _: scene.prefect.start(),
+        ),
+        Target(
+            name="node of the engine",
+            strike=lambda scene: scene.store.nodes.kill("engine-a"),
+            relieve=lambda scene, _: scene.store.nodes.start("engine-b", "engine", gpus=1),
+            opened=joined_store,
+        ),
+        Target(
+            name="node of a rank",
+            strike=lambda scene: scene.store.nodes.kill("trainer-b"),
+            relieve=lambda scene, _: scene.store.nodes.start("trainer-c", "trainer", gpus=1),
+            when="after",
+            opened=joined_store,
         ),
         Target(
             name="S3 server",
             strike=lambda scene: scene.store.weed.kill(),
-            relieve=lambda scene: scene.store.weed.start(),
+            relieve=lambda scene, _: scene.store.weed.start(),
             opened=bucket_store,
             store_answers=False,
         ),
@@ -92,7 +106,7 @@ TARGETS = {
         Target(
             name="full disk",
             strike=lambda scene: fill(Path(scene.store.store.uri)),
-            relieve=lambda scene: make_room(Path(scene.store.store.uri)),
+            relieve=lambda scene, _: make_room(Path(scene.store.store.uri)),
             when="after",
             opened=small_disk_store,
         ),

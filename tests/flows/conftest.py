@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.flows.slow_run import Start, start_slow
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -54,3 +56,11 @@ def ended(process: subprocess.Popen[str]) -> Ended:
 @pytest.fixture(scope="session")
 def run(start_run: Callable[..., subprocess.Popen[str]]) -> Callable[..., Ended]:
     return lambda *arguments, **environment: ended(start_run(*arguments, **environment))
+
+
+@pytest.fixture(scope="session")
+def undisturbed(start_run: Start, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Weights digest of the run that nobody disturbs."""
+    result = ended(start_slow(start_run, tmp_path_factory.mktemp("undisturbed")))
+    assert result.summary and result.code == 0, result.errors
+    return result.summary["weights_digest"]

@@ -2,46 +2,21 @@
 
 import os
 import signal
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from infra.chaos.processes import of_home, wait_until
 from tests.flows.conftest import ended
+from tests.flows.slow_run import Start, start_slow, wait_for_a_rollout
 
 pytestmark = [pytest.mark.e2e, pytest.mark.engine, pytest.mark.trainer, pytest.mark.prefect]
-
-SLOW = ("tiny", "--set", "rollout.generate=tests.flows.user_hooks.slow_parts", "--set", "rollout.iterations=1")
-Start = Callable[..., subprocess.Popen[str]]
-
-
-def start_slow(start_run: Start, home: Path, *more: str) -> subprocess.Popen[str]:
-    return start_run(*SLOW, *more, FANLINE_HOME=str(home), FANLINE_HOOK_PACKAGES="hooks,tests")
-
-
-def wait_for_a_rollout(home: Path) -> None:
-    """Until a rollout is in its hook: the ledger's spool says so."""
-
-    def called() -> bool:
-        return any('"called"' in p.read_text() for p in home.glob("spool/*/*.rollout.*.jsonl"))
-
-    assert wait_until(called, 300), "no rollout was started"
 
 
 def process_of(home: Path, name: str) -> int:
     found = [pid for pid, command in of_home(home).items() if name in command and "supervisor.py" not in command]
     assert found, f"no process {name}: {of_home(home)}"
     return found[0]
-
-
-@pytest.fixture(scope="module")
-def undisturbed(start_run: Start, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Weights digest of the run that nobody disturbs."""
-    result = ended(start_slow(start_run, tmp_path_factory.mktemp("undisturbed")))
-    assert result.summary and result.code == 0, result.errors
-    return result.summary["weights_digest"]
 
 
 def test_a_killed_engine_is_replaced_and_the_run_ends_as_if_nothing_had_been(
