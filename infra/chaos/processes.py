@@ -4,20 +4,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from infra.pool.process import carrying, whole_command_of
+
 
 def of_home(home: Path) -> dict[int, str]:
     """{process id: command line} of every process that was started for a home folder."""
-    marker = f"FANLINE_HOME={home}".encode() + b"\0"
-    found = {}
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            if marker in (entry / "environ").read_bytes() + b"\0":
-                found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except (FileNotFoundError, ProcessLookupError, PermissionError):
-            continue
-    return found
+    found = {pid: whole_command_of(pid) for pid in carrying("FANLINE_HOME", str(home))}
+    return {pid: command for pid, command in found.items() if command}
 
 
 def named(home: Path, name: str) -> list[int]:

@@ -37,7 +37,7 @@ class ProcessIdentity:
     @classmethod
     def of(cls, pid: int) -> ProcessIdentity | None:
         """The identity of a running process of this host; None where it has ended."""
-        started = _start_time(pid)
+        started = start_time(pid)
         return None if started is None else cls(host=host_name(), boot=boot_id(), pid=pid, started=started)
 
     @classmethod
@@ -60,10 +60,10 @@ class ProcessIdentity:
     def alive(self) -> bool:
         """Whether it still runs. Only the host itself can say."""
         assert self.here, f"{self} is a process of another host"
-        return self.boot == boot_id() and _start_time(self.pid) == self.started
+        return self.boot == boot_id() and start_time(self.pid) == self.started
 
 
-def _start_time(pid: int) -> int | None:
+def start_time(pid: int) -> int | None:
     """Start time in clock ticks since boot; None for a process that has ended, also one that was not collected yet."""
     try:
         fields = (PROC / str(pid) / "stat").read_text().rsplit(")", 1)[1].split()
@@ -105,8 +105,13 @@ def end_carrying(variable: str, value: str) -> int:
 
 
 def command_of(pid: int) -> str:
-    """A process's command line, for a person; empty where it has ended."""
+    """The beginning of a process's command line, for a person; empty where it has ended."""
+    return whole_command_of(pid)[:120]
+
+
+def whole_command_of(pid: int) -> str:
+    """A process's command line; empty where it has ended."""
     try:
-        return (PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()[:120]
+        return (PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     except (FileNotFoundError, ProcessLookupError):
         return ""

@@ -18,10 +18,11 @@ from pathlib import Path
 
 from infra.deploy.matrix import load_matrix
 from infra.pool.inventory import DRIVER
+from infra.pool.process import start_time
 from infra.prefect_api import QUIET
 from infra.settings import settings
 from infra.up.services import Kept, Service, server_service, worker_service
-from infra.up.state import UpState, folder, start_time
+from infra.up.state import UpState, folder
 
 LOOK_SECONDS = 0.5
 HEALTHY_SECONDS = 180.0

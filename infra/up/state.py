@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, Self
 
+from infra.pool.process import start_time
+
 Phase = Literal["starting", "ready", "failed"]
 
 
@@ -54,15 +56,6 @@ def folder(home: Path) -> Path:
 
 def state_file(home: Path) -> Path:
     return folder(home) / "up.json"
-
-
-def start_time(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; None where it is gone or only a zombie is left."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return None if fields[0] == "Z" else int(fields[19])
 
 
 def running(home: Path) -> UpState | None:

@@ -10,8 +10,9 @@ import time
 from pathlib import Path
 
 from infra.errors import ConfigurationError, InfraFault
+from infra.pool.process import start_time
 from infra.settings import settings
-from infra.up.state import UpState, folder, running, start_time, state_file
+from infra.up.state import UpState, folder, running, state_file
 
 READY_SECONDS = 300.0
 DOWN_SECONDS = 15.0

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from infra.chaos.processes import of_home, wait_until
+from infra.pool.process import start_time
 from infra.up.services import LONGEST_PAUSE_SECONDS, Kept, Service, pause_seconds
-from infra.up.state import UpState, running, start_time
+from infra.up.state import UpState, running
 from tests.machine_fixture import Machine, environment_of
 
 AGAIN_SECONDS = 120.0
