@@ -7,6 +7,7 @@ from typing import Any
 from infra.errors import ConfigurationError
 from infra.megatron.trainer import MegatronTrainer
 from infra.open_run import code_digest
+from infra.pool.hold import command_lease
 from infra.ray_cluster import RayCluster
 from infra.run import Run
 from infra.run_command import stdout_for_the_result
@@ -42,7 +43,11 @@ def replay(run: Run, iteration: int) -> dict[str, Any]:
     model, then = model_of(run), run.store.read_json(run.key("run.json")).get("code_digest")
     if then != code_digest():
         print("fanline: the code is not the one that the run was made with", file=sys.stderr)
-    with RayCluster.for_run(run) as cluster, MegatronTrainer(run, model, cluster) as trainer:
+    with (
+        command_lease(f"replay-{run.run_id}", run.scenario),
+        RayCluster.for_run(run) as cluster,
+        MegatronTrainer(run, model, cluster) as trainer,
+    ):
         found = replay_iteration(run, stored, trainer)
     steps = [
         {"step": step.step, "weights": step.weights_digest, "replayed": digest}

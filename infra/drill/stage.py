@@ -66,6 +66,7 @@ def ready_stack(folder: Path, scenario: Scenario) -> Iterator[Stack]:
         scenario: one with a KL term, where any of the runs has one: the ranks keep the first weights then.
     """
     from infra.drill.ranks import DrillTrainer
+    from infra.pool.hold import command_lease
     from infra.ray_cluster import RayCluster
     from infra.sources.host import this_host
     from infra.sources.model import fetch_model
@@ -74,6 +75,7 @@ def ready_stack(folder: Path, scenario: Scenario) -> Iterator[Stack]:
     ranks = scenario.training.world_size
     run = Run(run_id="drill", scenario=scenario, store_uri=str(folder / "store"), spool=folder / "spool")
     with (
+        command_lease("drill", scenario),
         RayCluster("drill", ranks, ranks, folder / "ray.log") as cluster,
         DrillTrainer(run, model, cluster) as trainer,
     ):

@@ -10,10 +10,12 @@ import time
 from pathlib import Path
 
 from prefect import flow
+from prefect.runtime import flow_run
 
 from infra.errors import ConfigurationError
+from infra.pool.hold import claim_of
 from infra.pool.inventory import inventory
-from infra.pool.lease import claim_of, leased
+from infra.pool.lease import leased
 from infra.pool.process import host_name
 from infra.settings import settings
 from infra.stopwatch import Stopwatch
@@ -36,7 +38,7 @@ def gpu_probe(name: str, gpus: int = 1, seconds: float = 1.0, record: str | None
     if gpus > len(have.gpus):
         raise ConfigurationError(f"The probe asks for {gpus} GPUs, host {host_name()} has {len(have.gpus)}.")
     timer = Stopwatch()
-    with leased(claim_of(name, gpus, have, now), have, now) as mine, timer("held"):
+    with leased(claim_of(name, gpus, have, now, flow_run.get_id() or ""), have, now) as mine, timer("held"):
         began = time.monotonic()
         if child:
             command = [sys.executable, "-c", LINGER.format(seconds=child)]

@@ -12,8 +12,9 @@ from prefect import flow
 
 from infra.pool.board import artifact_key, artifact_rows, board
 from infra.pool.history import read_history
+from infra.pool.hold import NoGpus, command_lease
 from infra.pool.inventory import cuda_environment, inventory
-from infra.pool.lease import NoGpus, gpu_lease
+from infra.pool.lease import gpu_lease
 from infra.pool.leases import TOKEN, Lease, LeaseFolder
 from infra.pool.process import host_name
 from infra.run import Run
@@ -87,6 +88,19 @@ def test_a_run_that_gets_no_gpus_in_time_says_who_has_them(folder: Path, monkeyp
         inside(of_tiny(folder), Stopwatch(), lambda gpus: gpus)
     assert board(now)["waiting"] == []
     leases.give_back(lease)
+
+
+def test_a_command_stands_in_the_same_line_and_says_so(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """`replay` and `drill` start trainer ranks too."""
+    with command_lease("drill", load("tiny")):
+        assert not (folder / "leases").exists()
+    monkeypatch.setenv("FANLINE_LOGICAL_GPUS", "4")
+    with command_lease("drill", load("tiny")):
+        assert board(Settings())["free"] == 2  # type: ignore[call-arg]
+    assert board(Settings())["free"] == 4  # type: ignore[call-arg]
+    assert "fanline: drill holds 2 GPUs (0, 1)" in capsys.readouterr().err
 
 
 def test_the_board_is_a_table_of_gpus_and_of_the_line(folder: Path, monkeypatch: pytest.MonkeyPatch):
