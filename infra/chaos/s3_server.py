@@ -5,7 +5,9 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import shutil
 import subprocess
+import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +27,12 @@ READS, WRITES = ["Read", "List"], ["Write", "Tagging"]
 START_SECONDS = 60.0
 LOG_LINES = 20
 LOOK_SECONDS = 0.1
+
+
+def program() -> str | None:
+    """SeaweedFS's program: beside this interpreter, which need not be on the PATH, or on it; None where it is not."""
+    beside = Path(sys.executable).with_name("weed")
+    return str(beside) if beside.exists() else shutil.which("weed")
 
 
 def create_bucket(url: str) -> None:
@@ -77,7 +85,9 @@ class SeaweedFS:
         options += [f"-{name}={port}" for name, port in self.ports.items()]
         log = self.folder / "log"
         env = {**os.environ, "HOME": str(self.folder)}
-        self.process = supervised(["weed", "-logtostderr=true", "server", *options], env=env, log_path=log)
+        weed = program()
+        assert weed is not None, "SeaweedFS is not installed"
+        self.process = supervised([weed, "-logtostderr=true", "server", *options], env=env, log_path=log)
         deadline = time.monotonic() + START_SECONDS
         while not self._answers():
             if time.monotonic() > deadline or self.process.poll() is not None:
