@@ -27,6 +27,7 @@ SHARED_MEMORY = Path("/dev/shm")
 LOAD_FILE = "/dev/shm/sglang_loads_"
 WATCHED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 LOOK_SECONDS = 1.0
+NOT_STARTED = 127  # as shells have it
 KILL_AGAIN_SECONDS = 0.02
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -199,7 +200,11 @@ def _supervise(command: Sequence[str], grace_seconds: float, env: Mapping[str, s
     family = Family()
     started = time.monotonic()
     # The object stays until the end: a Popen that is collected reaps its child, whose exit would then never be seen.
-    child = _start(command, env)
+    try:
+        child = _start(command, env)
+    except OSError as cause:
+        print(f"supervisor: {command[0]} can not be started: {cause.strerror}", file=sys.stderr)
+        return NOT_STARTED
     code = _wait(child.pid, family, None, until_signal=True)
     if code is None:
         family.look()

@@ -105,6 +105,13 @@ def test_the_end_of_a_command_that_ends_at_once_is_seen(tmp_path):
     assert [process.wait(DEADLINE) for process in started] == [0] * len(started)
 
 
+def test_a_program_that_is_not_there_is_said(tmp_path):
+    process = supervised(["no-such-program"], env=os.environ, log_path=tmp_path / "log")
+    assert process.wait(DEADLINE) == 127
+    said = (tmp_path / "log").read_text()
+    assert said == "supervisor: no-such-program can not be started: No such file or directory\n"
+
+
 def test_kill_9_of_the_starter_ends_everything(tmp_path):
     starter = subprocess.Popen([sys.executable, "-c", STARTER, str(tmp_path), FAMILY])
     pids = _pids(tmp_path, (*NAMES, "supervisor"))
