@@ -9,8 +9,8 @@ from infra.megatron.rank import TrainerRank
 
 
 class CountingRank(TrainerRank):
-    def start(self, host: str, port: int) -> int:
-        pid = super().start(host, port)
+    def start(self, meeting_at: tuple[str, int]) -> tuple[str, int]:
+        place = super().start(meeting_at)
         from megatron.core.distributed import DistributedDataParallel, finalize_model_grads
         from megatron.core.optimizer import ChainedOptimizer
         from megatron.core.pipeline_parallel import schedules
@@ -22,7 +22,7 @@ class CountingRank(TrainerRank):
         schedules.forward_backward_no_pipelining = self._counted(schedules.forward_backward_no_pipelining)
         DistributedDataParallel.finish_grad_sync = self._counted(DistributedDataParallel.finish_grad_sync)
         ChainedOptimizer.step = self._counted(ChainedOptimizer.step)
-        return pid
+        return place
 
     def counts(self) -> dict[str, int]:
         return dict(self.calls)
