@@ -216,7 +216,11 @@ class MegatronTrainer:
                 )
 
     def __enter__(self) -> Self:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.stop()  # whoever has not entered does not leave: ranks would hold their GPUs
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:

@@ -182,7 +182,11 @@ class ClusterEngine:
         )
 
     def __enter__(self) -> Self:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.stop()  # whoever has not entered does not leave
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

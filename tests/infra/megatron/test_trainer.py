@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 import ray
 
+from infra.chaos.processes import wait_until
 from infra.errors import ConfigurationError, TrainerUnavailable
 from infra.ledger import read_segment
 from infra.megatron.numeric import NumericFailure
+from infra.megatron.rank import TrainerRank
 from infra.megatron.trainer import MegatronTrainer
 from infra.ray_cluster import RayCluster
 from infra.records.rollouts import RolloutsRef, read_table, with_column, write_table
@@ -117,6 +119,18 @@ def wait_until_gone(pids: list[int]) -> None:
 
     while any(Path(f"/proc/{pid}").exists() for pid in pids):
         time.sleep(0.05)
+
+
+class StartsOtherwise(TrainerRank):
+    def start(self) -> tuple[str, int]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        raise NotImplementedError
+
+
+def test_ranks_that_do_not_start_give_their_gpus_back(tmp_path: Path, model: ModelRef, ray_cluster: RayCluster) -> None:
+    run = make_run(tmp_path, "not-started")
+    with pytest.raises(TypeError), MegatronTrainer(run, model, ray_cluster, rank_type=StartsOtherwise):
+        pass
+    assert wait_until(lambda: ray.available_resources().get("GPU") == ray_cluster.offered_gpus(), 30)
 
 
 def test_a_deadline_ends_the_iteration(tmp_path: Path, model: ModelRef, ray_cluster: RayCluster) -> None:
