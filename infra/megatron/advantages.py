@@ -19,7 +19,12 @@ Steps = Sequence[Sequence[Tensor | None]]
 
 
 def iteration_advantages(
-    packed: Sequence[Sequence[PackedBatch]], old: Steps, reference: Steps, training: Training, iteration: int
+    packed: Sequence[Sequence[PackedBatch]],
+    old: Steps,
+    reference: Steps,
+    values: Steps,
+    training: Training,
+    iteration: int,
 ) -> list[list[Tensor]]:
     """For each step and micro-batch [responses] float32. A collective over the data-parallel ranks where it whitens.
 
@@ -30,12 +35,13 @@ def iteration_advantages(
         packed: for each step, this rank's micro-batches.
         old, reference: for each step and micro-batch [responses] log-probs before the iteration's first step, and of
             the reference; None where they are not known.
+        values: as these, of a critic.
     Raises:
         NumericFailure: an advantage is not finite, so that no mean of them would be; names step and rollouts.
     """
     found = [
         [_of_batch(*each, training) for each in zip(*columns, strict=True)]
-        for columns in zip(packed, old, reference, strict=True)
+        for columns in zip(packed, old, reference, values, strict=True)
     ]
     if not training.whitens:
         return [[a.float() for a in step] for step in found]
@@ -47,11 +53,13 @@ def iteration_advantages(
     return [[next(white) for _ in step] for step in found]
 
 
-def _of_batch(batch: PackedBatch, old: Tensor | None, reference: Tensor | None, training: Training) -> Tensor:
+def _of_batch(
+    batch: PackedBatch, old: Tensor | None, reference: Tensor | None, values: Tensor | None, training: Training
+) -> Tensor:
     kl = None
     if training.kl_reward_coefficient and old is not None and reference is not None:
         kl = kl_estimate(old.double(), reference.double(), training.kl_estimator)
-    return token_advantages(batch.advantages.double(), batch.sample_of, batch.mask, training, kl=kl)
+    return token_advantages(batch.advantages.double(), batch.sample_of, batch.mask, training, kl=kl, values=values)
 
 
 def _voting(batch: PackedBatch) -> Tensor:

@@ -172,13 +172,16 @@ class TrainerRank:
         from infra.megatron.advantages import iteration_advantages
         from infra.megatron.engine_log_probs import engine_log_probs
         from infra.megatron.forward import TrainingBatch
+        from infra.megatron.values import stored_values
 
         training = self.run.scenario.training
         if not self.core.place.last_stage:
             return [[TrainingBatch(batch=batch) for batch in step] for step in packed]
-        advantages = iteration_advantages(packed, old, reference, training, rollouts.iteration)
+        nothing = [[None] * len(step) for step in packed]
+        values = stored_values(read_table(self.run.store, rollouts.table), packed) if training.uses_values else nothing
+        advantages = iteration_advantages(packed, old, reference, values, training, rollouts.iteration)
         engine = engine_log_probs(self.run.store, rollouts, packed) if training.uses_engine_log_probs else None
-        columns = (packed, old, reference, advantages, engine or [[None] * len(step) for step in packed])
+        columns = (packed, old, reference, advantages, engine or nothing)
         return [
             [
                 TrainingBatch(batch=b, old=o, reference=r, advantages=a, engine=e)

@@ -151,7 +151,10 @@ class Training(Section):
     constant_denominator: int = Field(
         1, ge=1, description="tokens that a rollout's sum is divided by when loss_mean is constant (Dr. GRPO)"
     )
-    estimator: Literal["grpo", "gspo", "cispo", "rloo", "reinforce++", "reinforce++-baseline", "gae"] = "grpo"
+    estimator: Literal["grpo", "gspo", "cispo", "rloo", "reinforce++", "reinforce++-baseline", "gae"] = Field(
+        "grpo",
+        description='advantage estimator; gae (PPO) takes a critic\'s values, one a response token, from metadata["values"] of each sample, and trains no critic',
+    )
     clip_low: float = Field(0.2, ge=0, description="lower PPO clip range: ratios below 1 - clip_low are clipped")
     clip_high: float = Field(0.2, ge=0, description="upper PPO clip range")
     dual_clip: float | None = Field(None, gt=1, description="dual-clip constant c for negative advantages")
@@ -162,9 +165,14 @@ class Training(Section):
     kl_reward_coefficient: float = Field(
         0.0,
         ge=0,
-        description="weight of the KL to the reference that each token's reward is lowered by, in reinforce++ and its baseline form",
+        description="weight of the KL to the reference that each token's reward is lowered by, in reinforce++, its baseline form and gae",
     )
-    gamma: float = Field(1.0, gt=0, le=1, description="what one trained token later a reward is worth, in reinforce++")
+    gamma: float = Field(
+        1.0, gt=0, le=1, description="what one trained token later a reward is worth, in reinforce++ and gae"
+    )
+    gae_lambda: float = Field(
+        1.0, ge=0, le=1, description="lambda of gae: 1 is the whole return less the value, 0 one step ahead"
+    )
     whiten_advantages: bool | None = Field(
         None,
         description="bring the advantages of all trained tokens of an iteration to mean 0 and variance 1; null is on for reinforce++ and its baseline form, off for the others",
@@ -223,6 +231,16 @@ class Training(Section):
     @property
     def whitens(self) -> bool:
         return self.estimator.startswith("reinforce++") if self.whiten_advantages is None else self.whiten_advantages
+
+    @property
+    def rewards_tokens(self) -> bool:
+        """Whether the estimator has rewards of single tokens, into which a KL can go."""
+        return self.estimator.startswith("reinforce++") or self.uses_values
+
+    @property
+    def uses_values(self) -> bool:
+        """Whether the estimator needs a critic's values."""
+        return self.estimator == "gae"
 
     @property
     def uses_reference(self) -> bool:

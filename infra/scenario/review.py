@@ -32,15 +32,17 @@ def refuse_unsupported(scenario: Scenario) -> None:
 def _unsupported(scenario: Scenario) -> list[str]:
     training = scenario.training
     lines = [words for words in (_estimator(scenario),) if words]
-    if training.kl_reward_coefficient and not training.estimator.startswith("reinforce++"):
+    if training.kl_reward_coefficient and not training.rewards_tokens:
         lines.append(
             f"training.kl_reward_coefficient above 0: {training.estimator} has one advantage a sample and takes no KL "
             "into its rewards; give training.kl_coefficient, which is a term of the loss, or estimator reinforce++."
         )
-    if training.gamma != 1 and training.estimator != "reinforce++":
+    if training.gamma != 1 and training.estimator not in ("reinforce++", "gae"):
         lines.append(
-            f"training.gamma {training.gamma:g}: {training.estimator} discounts nothing; only reinforce++ does."
+            f"training.gamma {training.gamma:g}: {training.estimator} discounts nothing; only reinforce++ and gae do."
         )
+    if training.gae_lambda != 1 and not training.uses_values:
+        lines.append(f"training.gae_lambda {training.gae_lambda:g} does nothing: {training.estimator} is not gae.")
     if scenario.rollout.dynamic_filter == MIXED_REWARDS and scenario.rollout.rollouts_per_prompt == 1:
         lines.append(
             f"rollout.dynamic_filter {MIXED_REWARDS} keeps prompt groups whose rewards differ: with "
@@ -72,10 +74,10 @@ def _estimator(scenario: Scenario) -> str | None:
     estimator, norm = scenario.training.estimator, scenario.normalization
     hook, where = norm.reward_post_process, "normalization.reward_post_process"
     shipped = hook.startswith(("hooks.normalize.", "hooks.fanout."))
-    if estimator == "gae":
+    if estimator == "gae" and shipped and hook != "hooks.normalize.identity":
         return (
-            "training.estimator gae: advantages of PPO need a critic, a value model that is trained beside the policy, "
-            "and the trainer has none; reinforce++ needs none."
+            f"training.estimator gae takes raw rewards, its baseline is a critic's values, and {where} is {hook}; give "
+            "hooks.normalize.identity."
         )
     if estimator == "rloo" and hook != "hooks.normalize.rloo":
         return f"training.estimator rloo: its baseline is set by {where}, which is {hook}; give hooks.normalize.rloo."

@@ -22,6 +22,7 @@ from tasks.training.cost import ModelShape
 from tasks.training.engine_log_probs import refuse_missing_log_probs
 from tasks.training.plan import make_plan
 from tasks.training.signal import first_step_with_signal
+from tasks.training.values import refuse_missing_values
 
 if TYPE_CHECKING:
     from infra.megatron.trainer import MegatronTrainer
@@ -34,11 +35,13 @@ def publish_plan(run: Run, model: ModelRef, rollouts: RolloutsRef) -> ObjectRef:
     Where the loss uses the engine's log-probs, their digest is part of the plan, and so of the plan's own.
 
     Raises:
-        ContractViolation: the loss needs engine log-probs that are not on record.
+        ContractViolation: the loss needs engine log-probs, or the estimator values, that are not on record.
     """
     shape = ModelShape.from_config(json.loads((model.path / "config.json").read_text()))
     table = read_table(run.store, rollouts.table)
     record = make_plan(table, run.scenario, shape, rollouts.iteration)
+    if run.scenario.training.uses_values:
+        refuse_missing_values(record, table)
     if run.scenario.training.uses_engine_log_probs:
         refuse_missing_log_probs(record, table, read_table(run.store, rollouts.log_probs))
         record = replace(record, engine_log_probs=rollouts.log_probs.sha256)

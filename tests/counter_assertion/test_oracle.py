@@ -59,7 +59,7 @@ def test_the_oracle_knows_every_loss_mean_and_tells_them_apart(loop_of, mean, lo
 @pytest.mark.parametrize(
     ("training", "reason"),
     [
-        ({"estimator": "gae"}, "estimator gae"),
+        ({"estimator": "gae"}, r"the values that gae takes of (rollout, sibling) [(0, 0)"),
     ],
 )
 def test_what_the_oracle_does_not_know_is_not_run(loop_of, training, reason):

@@ -21,11 +21,12 @@ from infra.records.verdict import CheckResult
 from infra.scenario.model import Scenario
 from tasks.counter_assertion.advantages import SHIPPED
 from tasks.counter_assertion.bounds import Bounds, bounds_of
-from tasks.counter_assertion.evidence import Evidence, IterationEvidence, LogProbs, StoredSample, trainable
+from tasks.counter_assertion.evidence import Evidence, IterationEvidence, Key, LogProbs, StoredSample, trainable
 from tasks.counter_assertion.findings import Findings
 from tasks.counter_assertion.oracle.compare import compare
 from tasks.counter_assertion.oracle.expected import OracleBatch, step_batch
 from tasks.counter_assertion.oracle.reference import Before, OtherModel, Reference, compute
+from tasks.counter_assertion.oracle.token_advantages import trained_values
 
 NAME = "loss-oracle"
 NEEDS = ("rollouts", "plan", "trained", "trainer_log_probs", "model")
@@ -178,8 +179,6 @@ def _cannot(scenario: Scenario) -> str | None:
     """Why no step of this run can be compared, None where one can."""
     if scenario.normalization.reward_post_process not in SHIPPED:
         return f"no independent form of {scenario.normalization.reward_post_process} is known"
-    if scenario.training.estimator == "gae":
-        return "no independent form of the estimator gae: the values of a critic are not on record"
     return None
 
 
@@ -192,9 +191,16 @@ def _cannot_step(scenario: Scenario, compared: Compared) -> str | None:
     times = Counter(s.key for s in trainable(compared.raw))
     if shared := sorted(key for key, count in times.items() if count > 1):
         return f"samples share the (rollout, sibling) {shared[:5]}, so nobody can tell them apart"
+    if scenario.training.estimator == "gae" and (missing := _without_values(compared)):
+        return f"the values that gae takes of (rollout, sibling) {missing[:5]} are not on record"
     if scenario.training.uses_engine_log_probs:
         return _engine_log_probs_missing(compared)
     return None
+
+
+def _without_values(compared: Compared) -> list[Key]:
+    samples = [s for s in trainable(compared.raw) if s.trained_tokens]
+    return [s.key for s in samples if len(trained_values(s)) != s.trained_tokens]
 
 
 def _without_old_log_probs(compared: Compared, batch: OracleBatch) -> list[int]:

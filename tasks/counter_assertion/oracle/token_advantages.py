@@ -3,6 +3,7 @@
 There the policy is the reference, so a KL in the reward is 0 at every token, whatever its coefficient and estimate.
 """
 
+import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -23,15 +24,35 @@ def token_advantages(
         samples: all that the iteration trains, in all its steps: whitening is over all of them.
         advantages: of each sample, as the reward normalisation has to leave them.
     """
-    tokens = {s.key: _of_sample(advantages[s.key], s.trained_tokens, training) for s in samples}
+    tokens = {s.key: _of_sample(s, advantages[s.key], training) for s in samples}
     return _whitened(tokens) if training.whitens else tokens
 
 
-def _of_sample(advantage: float, trained: int, training: Training) -> list[float]:
+def _of_sample(sample: StoredSample, advantage: float, training: Training) -> list[float]:
     """REINFORCE++ (arXiv:2501.03262): the reward is at the last trained token, discounted towards the first."""
+    trained = sample.trained_tokens
+    if training.estimator == "gae" and trained:
+        return _over_values(advantage, trained_values(sample), training)
     if training.estimator == "reinforce++":
         return [advantage * training.gamma ** (trained - 1 - t) for t in range(trained)]
     return [advantage] * trained
+
+
+def trained_values(sample: StoredSample) -> list[float]:
+    """[trained tokens] a critic's values, as the hook has kept them; empty where it has not, or not one a token."""
+    values = json.loads(sample.metadata).get("values") or []
+    if len(values) != sample.response_length:
+        return []
+    return [float(v) for v, m in zip(values, sample.loss_mask, strict=True) if m]
+
+
+def _over_values(reward: float, values: Sequence[float], training: Training) -> list[float]:
+    """Generalised advantage estimation, by its definition as a sum of discounted errors (arXiv:1506.02438 eq. 16)."""
+    ahead = [*values[1:], 0.0]
+    errors = [training.gamma * after - value for value, after in zip(values, ahead, strict=True)]
+    errors[-1] += reward
+    fade = training.gamma * training.gae_lambda
+    return [math.fsum(fade**k * error for k, error in enumerate(errors[t:])) for t in range(len(errors))]
 
 
 def _whitened(tokens: Mapping[Key, list[float]]) -> dict[Key, list[float]]:

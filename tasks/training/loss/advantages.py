@@ -11,21 +11,32 @@ ROUNDING = 1e-6  # a deviation of at most this share of the values' root mean sq
 
 
 def token_advantages(
-    rewards: Tensor, segments: Tensor, mask: Tensor, training: Training, *, kl: Tensor | None = None
+    rewards: Tensor,
+    segments: Tensor,
+    mask: Tensor,
+    training: Training,
+    *,
+    kl: Tensor | None = None,
+    values: Tensor | None = None,
 ) -> Tensor:
     """[tokens] advantages of the scenario's estimator, before whitening.
 
     Args:
         rewards: [samples] as the reward post-process left them: normalised for the group-relative estimators, the raw
-            reward for reinforce++, less the group's mean for its baseline form.
+            reward for reinforce++ and gae, less the group's mean for the baseline form.
         kl: [tokens] estimates against the reference, where the scenario lowers rewards by them.
+        values: [tokens] of a critic, for gae.
     """
-    if not training.estimator.startswith("reinforce++"):
+    if not training.rewards_tokens:
         return broadcast(rewards, segments)
     kl = rewards.new_zeros(len(segments)) if kl is None else kl
     coefficient = training.kl_reward_coefficient
     if training.estimator == "reinforce++-baseline":
         return reinforce_plus_plus_baseline(rewards, kl, segments, mask, kl_coefficient=coefficient)
+    if training.uses_values:
+        assert values is not None, "gae takes a critic's values"
+        per_token = token_rewards(rewards, kl, segments, mask, kl_coefficient=coefficient)
+        return gae(per_token, values, segments, mask, gamma=training.gamma, lambda_=training.gae_lambda)[0]
     return reinforce_plus_plus(rewards, kl, segments, mask, kl_coefficient=coefficient, gamma=training.gamma)
 
 

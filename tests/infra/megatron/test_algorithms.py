@@ -1,5 +1,6 @@
 """Every loss mean, estimator and correction on real gloo ranks, in each layout, against the independent oracle."""
 
+import json
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -49,6 +50,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "kl_reward_coefficient": 0.1,
         "importance_correction": "truncate",
     },
+    "rollout mean, gae, whitened": {
+        "estimator": "gae",
+        "gamma": 0.95,
+        "gae_lambda": 0.9,
+        "kl_reward_coefficient": 0.1,
+        "whiten_advantages": True,
+    },
     "constant, baseline form, k1, masked": {
         "loss_mean": "constant",
         "constant_denominator": 9,
@@ -60,6 +68,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 HOOKS: dict[str, dict[str, Any]] = {
     "reinforce++": {"reward_post_process": "hooks.normalize.identity"},
+    "gae": {"reward_post_process": "hooks.normalize.identity"},
     "reinforce++-baseline": {"divide_by_std": False},
 }
 SHAPE = ModelShape(layers=4, hidden=32, heads=4, key_value_heads=2, head_dim=8, mlp=64, vocabulary=127)
@@ -109,7 +118,12 @@ def engine(model: ModelRef, tmp_path_factory: pytest.TempPathFactory) -> LogProb
 
 def graded_samples(run: Run) -> list[StoredSample]:
     rows = read_table(run.store, write_rollouts(run).table).to_pylist()
-    return [StoredSample(**{**row, "reward": (3 * row["rollout_id"] % 5) / 4, "advantage": None}) for row in rows]
+    draw, graded = random.Random(1), []
+    for row in rows:
+        values = {"values": [draw.uniform(-1, 1) for _ in row["loss_mask"]]}
+        reward = (3 * row["rollout_id"] % 5) / 4
+        graded.append(StoredSample(**{**row, "reward": reward, "advantage": None, "metadata": json.dumps(values)}))
+    return graded
 
 
 def test_first_step_is_that_of_plain_transformers(

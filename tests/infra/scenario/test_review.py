@@ -26,7 +26,8 @@ def test_the_catalog_is_supported_and_says_nothing(name: str):
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (["training.estimator=gae"], "training.estimator gae: advantages of PPO need a critic"),
+        (["training.estimator=gae"], "training.estimator gae takes raw rewards, its baseline is a critic's values"),
+        (["training.gae_lambda=0.9"], "training.gae_lambda 0.9 does nothing: grpo is not gae"),
         (["training.estimator=reinforce++"], "reinforce++ takes raw rewards"),
         (
             ["training.estimator=reinforce++-baseline"],
@@ -56,6 +57,13 @@ def test_what_would_do_nothing_or_fail_later_is_refused(overrides: list[str], wo
         ["training.estimator=rloo", "normalization.reward_post_process=hooks.normalize.rloo"],
         ["training.estimator=reinforce++", "normalization.reward_post_process=hooks.normalize.identity"],
         ["training.estimator=reinforce++", "normalization.reward_post_process=mine.shaped", "training.gamma=0.9"],
+        [
+            "training.estimator=gae",
+            "normalization.reward_post_process=hooks.normalize.identity",
+            "training.gamma=0.99",
+            "training.gae_lambda=0.95",
+            "training.kl_reward_coefficient=0.1",
+        ],
         ["training.estimator=reinforce++-baseline", "normalization.divide_by_std=false"],
         ["training.estimator=gspo", "training.kl_coefficient=0.1", "training.entropy_coefficient=0.01"],
         ["training.sequence_parallel=true", "training.tensor_parallel=2"],
