@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from infra.chaos.launch import CommandRun, PoolRun, Scene
+from infra.chaos.launch import Launched, Scene
 from infra.chaos.moments import Moment, Watched
 from infra.chaos.processes import of_home, wait_until
 from infra.chaos.services import PrefectServer
@@ -76,9 +76,7 @@ def strike(target: Target, moment: Moment, prefect: PrefectServer, home: Path, w
             launched.close()
 
 
-def _struck(
-    target: Target, moment: Moment, scene: Scene, run: Watched, launched: CommandRun | PoolRun, weights: str
-) -> Row:
+def _struck(target: Target, moment: Moment, scene: Scene, run: Watched, launched: Launched, weights: str) -> Row:
     _wait_for(moment, run, launched)
     unfinished = not moment.is_over(run)
     target.strike(scene)
@@ -113,13 +111,13 @@ def _struck(
     )
 
 
-def _left(scene: Scene, launched: CommandRun | PoolRun) -> list[str]:
+def _left(scene: Scene, launched: Launched) -> list[str]:
     """Command lines of what the run has started and is still there, on this host and on nodes that it joined."""
     here = [command for command in of_home(scene.home).values() if not launched.keeps(command)]
     return here + scene.store.working()
 
 
-def _wait_for(moment: Moment, run: Watched, launched: CommandRun | PoolRun) -> None:
+def _wait_for(moment: Moment, run: Watched, launched: Launched) -> None:
     deadline = time.monotonic() + MOMENT_SECONDS
     while not moment.has_come(run):
         if launched.is_over() or time.monotonic() > deadline:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from infra.chaos.launch import WORKER, CommandRun, PoolRun, Scene
+from infra.chaos.launch import WORKER, CommandRun, Launched, PoolRun, Scene
 from infra.chaos.processes import named, wait_until
 from infra.chaos.services import bucket_store, fill, folder_store, joined_store, make_room, small_disk_store
 
@@ -35,7 +35,7 @@ class Target:
     relieve: Callable[[Scene, Any], object] | None = None
     when: Literal["at once", "after"] = "at once"
     opened: Callable[[Path], AbstractContextManager[Any]] = folder_store
-    launch: Callable[[Scene], CommandRun | PoolRun] = CommandRun
+    launch: Callable[[Scene], Launched] = CommandRun
     store_answers: bool = True
 
 

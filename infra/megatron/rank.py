@@ -68,7 +68,8 @@ class TrainerRank:
         dist.init_process_group(
             device.backend, store=meeting, rank=self.rank, world_size=self.layout.world_size, timeout=limit
         )
-        self.core = TrainerCore.build(scenario, self.layout, device, on_this_host(self.model_ref).path)
+        model = self.model_ref if self.one_host else on_this_host(self.model_ref)
+        self.core = TrainerCore.build(scenario, self.layout, device, model.path)
         return own_address(), os.getpid()
 
     def train(self, rollouts: RolloutsRef, plan: ObjectRef, publish_gradients: frozenset[int]) -> RankIteration:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-LOOPBACK = "127.0.0.1"
 KEY_VARIABLE = "FANLINE_ENGINE_KEY"
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import secrets
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
@@ -18,6 +17,7 @@ from infra.ray_cluster import RayCluster, signals_heard
 from infra.sglang.address import HiddenKey, ServerAddress
 from infra.sglang.client import EngineClient
 from infra.sglang.engine import SGLangEngine
+from infra.sglang.serving import ServingEngine
 from infra.sources.model import on_this_host
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 STOP_SECONDS = 15.0
 LOOK_SECONDS = 10.0
 LATE_SECONDS = 30.0  # the actor's own deadline comes first: it can say what its server did
-log = logging.getLogger(__name__)
 
 
 class EngineHost:
@@ -39,10 +38,8 @@ class EngineHost:
     def __init__(self, run: Run, model: ModelRef, device: Device, key: HiddenKey):
         self.engine = SGLangEngine.for_run(run, on_this_host(model), device=device, host=own_address(), key=key)
 
-    def start(self) -> str:
-        """Start the server and return at once, with this node's address."""
+    def start(self) -> None:
         self.engine.start()
-        return own_address()
 
     def wait_ready(self) -> ServerAddress:
         self.engine.wait_ready()
@@ -61,7 +58,7 @@ class EngineHost:
         self.engine.stop()
 
 
-class ClusterEngine:
+class ClusterEngine(ServingEngine):
     """As `SGLangEngine`, for a server on another host. It is reachable from the cluster's network, with a key.
 
     Args:
@@ -70,18 +67,8 @@ class ClusterEngine:
 
     def __init__(self, run: Run, model: ModelRef, cluster: RayCluster):
         self.run, self.model, self.cluster = run, model, cluster
-        self.after_restart: Callable[[], None] | None = None
         self._host: Any = None
         self._address: ServerAddress | None = None
-
-    @property
-    def url(self) -> str:
-        return self.receiver_address.url
-
-    @property
-    def receiver_address(self) -> ServerAddress:
-        assert self._address is not None, "the engine is not ready"
-        return self._address
 
     @property
     def receiver(self) -> Any:
@@ -102,7 +89,8 @@ class ClusterEngine:
         """A client for one event loop, to be used as `async with engine.client() as client`."""
         scenario = self.run.scenario
         deadline, most = scenario.engine.request_deadline_seconds, concurrency or scenario.rollout.concurrency
-        return EngineClient(self.url, deadline, most, headers=self.receiver_address.headers)
+        assert self._address is not None, "the engine is not ready"
+        return EngineClient(self._address.url, deadline, most, headers=self._address.headers)
 
     def start(self) -> None:
         """Create the actor on a node with the labels; its server starts while the caller goes on.
@@ -121,13 +109,12 @@ class ClusterEngine:
         key = HiddenKey(secrets.token_hex(32))
         self._host = actor.remote(self.run, self.model, kind, key)
         try:
-            node = self._answer(self._host.start.remote(), PLACEMENT_SECONDS)
+            self._answer(self._host.start.remote(), PLACEMENT_SECONDS)
         except GetTimeoutError:
             self.stop()
             raise self._unavailable(
                 f"found no free place within {PLACEMENT_SECONDS:g} s: {described(ray.nodes(), labels)}, not all free"
             ) from None
-        log.info("the engine of run %s is on node %s", self.run.run_id, node)
 
     def wait_ready(self) -> None:
         """Return when the server answers.
@@ -141,18 +128,6 @@ class ClusterEngine:
         except GetTimeoutError:
             self.stop()
             raise self._unavailable(f"did not answer within {seconds:g} s") from None
-
-    def restart(self) -> None:
-        """Start another server, where there is a place for one, and let `after_restart` do its part.
-
-        Raises:
-            EngineUnavailable: there is no place, or it does not come up.
-        """
-        self.stop()
-        self.start()
-        self.wait_ready()
-        if self.after_restart is not None:
-            self.after_restart()
 
     def stop(self) -> None:
         """End the server with the actor; nothing happens where the node is gone."""
@@ -180,14 +155,3 @@ class ClusterEngine:
             next_step="See `ray status`; FANLINE_ENGINE_LABELS says on which nodes it may run.",
             ids=[self.run.run_id],
         )
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.stop()  # whoever has not entered does not leave
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()

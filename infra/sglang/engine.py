@@ -7,19 +7,20 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal
 
 from infra.errors import EngineUnavailable
+from infra.nodes import LOOPBACK
 from infra.ports import free_port
 from infra.scenario.model import Engine
 from infra.settings import settings as machine
-from infra.sglang.address import LOOPBACK, HiddenKey, ServerAddress
+from infra.sglang.address import HiddenKey, ServerAddress
 from infra.sglang.client import EngineClient
 from infra.sglang.flags import Device, Dtype, dtype_on, server_arguments, server_environment, within_memory
 from infra.sglang.health import is_ready
+from infra.sglang.serving import ServingEngine
 from infra.supervisor import stop, supervised
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ STOP_SECONDS = 15.0
 LOG_LINES = 12
 
 
-class SGLangEngine:
+class SGLangEngine(ServingEngine):
     """A server of one model. Must be started from the main thread, because it ends with the thread that started it.
 
     Args:
@@ -47,9 +48,6 @@ class SGLangEngine:
         with SGLangEngine(model_path=…, …) as engine:  # starts; other things can start meanwhile
             engine.wait_ready()
             async with engine.client() as client: …
-
-    `after_restart` is called when a restarted server is ready: it has the weights of `model_path` again, and whoever
-    pushed others has to push them again.
     """
 
     def __init__(
@@ -70,7 +68,6 @@ class SGLangEngine:
         self.device: Device = device
         self.dtype: Dtype = dtype_on(device) if dtype == "auto" else dtype
         self.deterministic, self.seed = deterministic, seed
-        self.after_restart: Callable[[], None] | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._address = ServerAddress(host, 0, key)
         self._name = ""
@@ -103,13 +100,6 @@ class SGLangEngine:
             host=host,
             key=key,
         )
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
     @property
     def url(self) -> str:
@@ -157,18 +147,6 @@ class SGLangEngine:
                 self.stop()
                 raise self._unavailable(f"did not answer within {self.settings.start_deadline_seconds:g} s")
             time.sleep(POLL_SECONDS)
-
-    def restart(self) -> None:
-        """Stop what is left of the server, start it again, wait until it answers and let `after_restart` do its part.
-
-        Raises:
-            EngineUnavailable: it did not come back.
-        """
-        self.stop()
-        self.start()
-        self.wait_ready()
-        if self.after_restart is not None:
-            self.after_restart()
 
     def stop(self) -> None:
         """End the server and everything that it started. There is nothing in it to save: it is killed at once."""

@@ -45,7 +45,7 @@ def on_this_host(model: ModelRef) -> ModelRef:
         ConfigurationError: the source gives this host another model, or there is no such source here.
         DownloadFailed: it could not be fetched.
     """
-    if (model.path / "config.json").is_file():
+    if (model.path / "config.json").is_file() and model_digest(model.path) == model.digest:
         return model
     here = fetch_model(model.uri, this_host())
     if here.digest != model.digest:

@@ -30,6 +30,9 @@ def test_a_host_that_lacks_the_model_fetches_it_and_takes_no_other(tmp_path):
     """As a node of a cluster does, for a run that was begun on another host."""
     model = fetch_model("embedded://tiny", Host(cache=tmp_path))
     assert on_this_host(model) is model
+    other = shutil.copytree(TINY, tmp_path / "same path, other weights")
+    (other / "model.safetensors").write_bytes((TINY / "model.safetensors").read_bytes()[:-1] + b"\1")
+    assert on_this_host(replace(model, path=other)) == model
     elsewhere = replace(model, path=tmp_path / "path of another host")
     assert on_this_host(elsewhere) == model
     with pytest.raises(ConfigurationError, match=r"embedded://tiny is revision .* where the run was started"):
