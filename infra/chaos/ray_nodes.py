@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 from infra.chaos.processes import of_home
@@ -59,7 +60,8 @@ class RayNodes:
         head = not self.nodes
         address = f"127.0.0.{len(self.nodes) + 1}"
         where = ["--head", "--port", str(self.port), "--include-dashboard", "false"]
-        where += ["--ray-client-server-port", str(free_port())]
+        if find_spec("grpc"):  # without it Ray has no client server, and refuses a port for one
+            where += ["--ray-client-server-port", str(free_port())]
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
         command += where if head else ["--address", f"127.0.0.1:{self.port}"]
         command += ["--node-ip-address", address, "--labels", f"{ROLE}={role}", "--temp-dir", str(self.sessions)]
