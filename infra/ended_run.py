@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from infra.open_run import STORE_FILE, checked_run_id, run_id_of
+from infra.notices.tell import tell_crash
+from infra.open_run import STORE_FILE, absolute, checked_run_id, run_id_of
 from infra.settings import settings
 from infra.store import ArtifactStore
 from tasks.report.publish import ATTEMPTS, attempts
@@ -11,17 +12,24 @@ STAGES = ("rollout", "reward_normalization", "training", "sync", "evaluation", "
 
 
 def mark_ended(flow: Any, flow_run: Any, state: Any) -> None:
-    """Prefect's hook for cancelled and crashed flow runs: publish how the run ended, beside what it has finished.
+    """Prefect's hook for cancelled and crashed flow runs: publish how the run ended, beside what it has finished, and
+    tell of a crash.
 
     Called in the process that started the run, which may have another store. A run that ended as INFRA has a report of
     its own: its verdict says more.
     """
     resumed = flow_run.parameters.get("resume_from")
-    run_id = checked_run_id(resumed) if resumed else run_id_of(_name(flow_run.parameters["scenario"]), flow_run.id)
+    scenario = _name(flow_run.parameters["scenario"])
+    run_id = checked_run_id(resumed) if resumed else run_id_of(scenario, flow_run.id)
     said = settings().spool_dir / run_id / STORE_FILE
-    if not said.exists():
-        return  # it never opened, or on another host
-    store = ArtifactStore(said.read_text())
+    if said.exists():
+        _mark(ArtifactStore(said.read_text()), run_id, flow_run, state)
+    # A run that never opened, or on another host, has no mark; that it crashed is told all the same.
+    uri = said.read_text() if said.exists() else flow_run.parameters.get("store") or settings().store_uri
+    tell_crash(ArtifactStore(absolute(uri)), scenario, run_id, flow_run, state)
+
+
+def _mark(store: ArtifactStore, run_id: str, flow_run: Any, state: Any) -> None:
     if not store.exists(f"runs/{run_id}/run.json") or state.name == "INFRA":
         return
     record = {"flow_run": str(flow_run.id), "state": state.name, "message": state.message or ""}

@@ -1,10 +1,14 @@
 """Tell that an unattended run is red, as a Prefect event; an automation makes a notice of the first of each cause."""
 
 from collections.abc import Sequence
+from logging import Logger, LoggerAdapter
+from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
+from prefect.client.schemas.objects import StateType
 from prefect.events import emit_event
 from prefect.logging import get_run_logger
+from prefect.logging.loggers import flow_run_logger
 from prefect.runtime import deployment, flow_run
 
 from infra.deploy.automations import CAUSE, RED_EVENT
@@ -27,7 +31,7 @@ def tell_cause(run: Run, verdict: Verdict) -> None:
     A run that a person started at a terminal (`fanline run`) tells nobody: that person is there.
     """
     if deployment.id is not None:
-        _tell(run.store, run.scenario.name, cause_of(run.scenario.name, verdict), run.run_id)
+        _tell(run.store, run.scenario.name, cause_of(run.scenario.name, verdict), run.run_id, get_run_logger())
 
 
 def tell_silent_children(ended: Sequence[Ended], store_uri: str | None) -> None:
@@ -36,17 +40,33 @@ def tell_silent_children(ended: Sequence[Ended], store_uri: str | None) -> None:
     for one in ended:
         if not one.verdict and one.outcome is not Outcome.PASS and deployment.id is not None:
             cause = Cause(scenario=one.scenario, verdict=one.outcome.name, checks=(), reason=one.message)
-            _tell(store, one.scenario, cause, one.flow_run_id or f"{flow_run.get_id()}:{one.scenario}")
+            told_by = one.flow_run_id or f"{flow_run.get_id()}:{one.scenario}"
+            _tell(store, one.scenario, cause, told_by, get_run_logger())
 
 
-def _tell(store: ArtifactStore, scenario: str, cause: Cause | None, run_id: str) -> None:
+def tell_crash(store: ArtifactStore, scenario: str, run_id: str, run: Any, state: Any) -> None:
+    """Of a deployment's run that crashed: what ended its process, from whoever found it. A night tells of its own.
+
+    Args:
+        run: the flow run of Prefect; `state` the one that it ended in.
+    """
+    of_a_night = run.parent_task_run_id is not None
+    if state.type == StateType.CRASHED and run.deployment_id is not None and not of_a_night:
+        reason = f"{state.name}: {state.message or 'nobody said why'}"
+        cause = Cause(scenario=scenario, verdict="INFRA", checks=(), reason=reason)
+        _tell(store, scenario, cause, run_id, flow_run_logger(run))
+
+
+def _tell(
+    store: ArtifactStore, scenario: str, cause: Cause | None, run_id: str, logger: Logger | LoggerAdapter
+) -> None:
     try:
         if cause is None:
             forget(store, scenario, run_id)
             return
         first = remember(store, cause, run_id)
     except StoreUnavailable as lost:
-        get_run_logger().error("The memory of notices is not available: %s", lost)
+        logger.error("The memory of notices is not available: %s", lost)
         if cause is None:
             return
         first = True  # told twice is better than not at all

@@ -9,12 +9,14 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 
+from infra.ended_run import mark_ended
+
 ENTRYPOINT = "tests.flows.light_regression.light"
 
 
-@flow(name="fanout-regression", persist_result=False)
-def light(scenario: dict[str, Any], ends: str, seconds: float = 0.0) -> State:
-    """End as PASS or another verdict, by an exception or a kill -9, after some seconds."""
+@flow(name="fanout-regression", persist_result=False, on_cancellation=[mark_ended], on_crashed=[mark_ended])
+def light(scenario: dict[str, Any], ends: str, seconds: float = 0.0, store: str | None = None) -> State:
+    """End as PASS or another verdict, by an exception or a kill -9, after some seconds. `store` is for its notices."""
     time.sleep(seconds)
     if ends == "exception":
         raise RuntimeError("the disk of host 7 is full")

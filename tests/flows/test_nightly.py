@@ -20,6 +20,7 @@ CHILDREN: dict[str, dict[str, Any]] = {
     "red": {"ends": "REGRESSION"},
     "killed": {"ends": "kill"},
     "long": {"ends": "PASS", "seconds": 600},
+    "lonely": {"ends": "kill"},
 }
 
 
@@ -72,6 +73,20 @@ def test_a_cause_is_told_once_until_the_scenario_was_green(machine: Machine, red
     assert (oldest["resource"]["fanline.first"], newest["resource"]["fanline.first"]) == ("true", "false")
     assert newest["resource"]["prefect.resource.id"] == oldest["resource"]["prefect.resource.id"]
     assert not told(machine, "plumbing")
+
+
+def test_a_run_that_crashes_outside_a_night_tells_it_once(machine: Machine):
+    for crash in range(1, 3):
+        with machine.client() as client:
+            deployment = client.read_deployment_by_name("fanout-regression/lonely")
+            run = client.create_flow_run_from_deployment(
+                deployment.id, parameters={**deployment.parameters, "store": str(machine.home / "store")}
+            )
+        assert ended(machine, run.id).state.type.value == "CRASHED"
+        assert wait_until(lambda crash=crash: len(told(machine, "lonely")) == crash, 30)
+    newest, oldest = told(machine, "lonely")
+    assert (oldest["resource"]["fanline.first"], newest["resource"]["fanline.first"]) == ("true", "false")
+    assert newest["resource"]["fanline.verdict"] == "INFRA"
 
 
 def told(machine: Machine, scenario: str | None = None) -> list[dict[str, Any]]:

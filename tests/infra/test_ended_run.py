@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
+from prefect.client.schemas.objects import State, StateType
 
 from infra.ended_run import finished_stages, latest_end, mark_ended
 from infra.errors import ConfigurationError
@@ -30,11 +31,12 @@ def run(tmp_path, monkeypatch) -> Run:
 
 def flow_run_of(run: Run, **parameters):
     given = {"scenario": {"name": "tiny"}, "store": None, **parameters}
-    return SimpleNamespace(id=FLOW_RUN, parameters=given)
+    return SimpleNamespace(id=FLOW_RUN, parameters=given, deployment_id=None, parent_task_run_id=None)
 
 
 def end(run: Run, name: str, **parameters) -> None:
-    mark_ended(None, flow_run_of(run, **parameters), SimpleNamespace(name=name, message="by a person"))
+    kind = {"Cancelled": StateType.CANCELLED, "INFRA": StateType.FAILED, "Crashed": StateType.CRASHED}[name]
+    mark_ended(None, flow_run_of(run, **parameters), State(name=name, type=kind, message="by a person"))
 
 
 def test_a_cancelled_run_is_marked_with_what_it_has_finished(run: Run):
