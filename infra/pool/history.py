@@ -8,9 +8,15 @@ from pathlib import Path
 from typing import Any
 
 
+def earlier(path: Path) -> Path:
+    """Where a history goes when it has become long."""
+    return path.with_suffix(".earlier.jsonl")
+
+
 def read_history(path: Path, pool: str | None = None) -> list[dict[str, Any]]:
     """The events of a folder's `history.jsonl`, in the order in which they happened; of one pool where it is named."""
-    events = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    files = [file for file in (earlier(path), path) if file.exists()]
+    events = [json.loads(line) for file in files for line in file.read_text().splitlines()]
     return [event for event in events if pool is None or event["pool"] == pool]
 
 

@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from infra.pool.files import alone, append_record, hold, let_go, read_record, write_record
+from infra.pool.history import earlier
 from infra.pool.inventory import Gpu, Usage
 from infra.pool.line import Claim, Line, Ticket
 from infra.pool.process import carrying, command_of
 
+HISTORY_BYTES = 16 * 2**20  # some ten thousand runs
 TOKEN = "FANLINE_LEASE"  # in the environment of all that a holder starts while it holds
 
 
@@ -53,10 +55,11 @@ class LeaseFolder:
     Args:
         folder: on a disk of this host: files on a network are not freed with their holder.
         free_mib: memory that may be used on a GPU that counts as free.
+        history_bytes: size of `history.jsonl` at which it becomes the earlier one, and the one before that goes.
     """
 
-    def __init__(self, folder: Path, *, free_mib: int):
-        self.folder, self.free_mib = folder, free_mib
+    def __init__(self, folder: Path, *, free_mib: int, history_bytes: int = HISTORY_BYTES):
+        self.folder, self.free_mib, self.history_bytes = folder, free_mib, history_bytes
         self.line = Line(folder, lambda ticket: self._note("died", ticket.claim, ticket=ticket.number))
         self.history = folder / "history.jsonl"
 
@@ -188,6 +191,8 @@ class LeaseFolder:
         """One line of the history; lines are in the order of events, because the folder is held."""
         who = {"run": claim.run, "flow_run": claim.flow_run, "pool": claim.pool, "process": claim.process}
         who |= {"priority": claim.priority, "asked": claim.gpus}
+        if self.history.exists() and self.history.stat().st_size >= self.history_bytes:
+            self.history.replace(earlier(self.history))
         append_record(self.history, {"event": event, **who, **more, "monotonic": time.monotonic(), "wall": _now()})
 
 

@@ -4,13 +4,10 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import pytest
-from prefect.client.orchestration import PrefectClient
 
-from infra.pool.deployment import create_pool, deploy_probe
-from tests.infra.pool.worker_fixture import Pool, ask
+from tests.infra.pool.worker_fixture import Pool, new_pool_in
 
 ROOT = Path(__file__).parents[3]
 
@@ -79,12 +76,5 @@ def new_pool(prefect_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iter
     """Create a GPU pool of its own for some cases, with the probe deployed to it."""
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
-    def new(name: str) -> Pool:
-        async def create(client: PrefectClient) -> UUID:
-            await create_pool(client, name, {"high": 1, "low": 2})
-            return await deploy_probe(client, name, name, "low", {"gpus": 4})
-
-        return Pool(name, tmp_path_factory.mktemp(name), ask(create))
-
     with temporary_settings({PREFECT_API_URL: prefect_url}):
-        yield new
+        yield lambda name: new_pool_in(tmp_path_factory.mktemp(name), name)

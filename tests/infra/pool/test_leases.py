@@ -182,6 +182,18 @@ def test_a_gpu_with_a_foreign_process_or_used_memory_is_not_granted(tmp_path: Pa
     folder.give_back(lease)
 
 
+def test_a_long_history_is_kept_in_two_files_and_read_as_one(tmp_path: Path):
+    leases, path = LeaseFolder(tmp_path, free_mib=0, history_bytes=4000), tmp_path / "history.jsonl"
+    for number in range(20):
+        ticket, held = leases.join(claim(f"run-{number}", 1))
+        lease = leases.try_take(ticket, held, GPUS, dict)
+        assert isinstance(lease, Lease)
+        leases.give_back(lease)
+        assert [event["run"] for event in read_history(path)][-3:] == [f"run-{number}"] * 3
+    assert sorted(p.name for p in tmp_path.glob("history*")) == ["history.earlier.jsonl", "history.jsonl"]
+    assert all(file.stat().st_size < 5000 for file in tmp_path.glob("history*"))
+
+
 def test_the_history_tells_of_what_must_not_be():
     def event(kind: str, run: str, ticket: int, gpus: list[str], asked: int = 1) -> dict:
         return {"event": kind, "run": run, "ticket": ticket, "gpus": gpus, "asked": asked, "priority": 1}

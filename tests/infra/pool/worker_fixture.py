@@ -16,6 +16,7 @@ from prefect.client.orchestration import PrefectClient, get_client
 from prefect.client.schemas.objects import FlowRun, State
 
 from infra.chaos.processes import wait_until
+from infra.pool.deployment import create_pool, deploy_probe
 from infra.pool.orphans import ATTEMPT, RunProcess
 from infra.pool.process import carrying
 from infra.supervisor import supervised
@@ -97,6 +98,16 @@ class Pool:
 
     def states(self, flow_run: UUID) -> list[str]:
         return [state.name for state in ask(lambda client: client.read_flow_run_states(flow_run))]
+
+
+def new_pool_in(folder: Path, name: str) -> Pool:
+    """A pool on the server of the settings, with the probe deployed to it."""
+
+    async def create(client: PrefectClient) -> UUID:
+        await create_pool(client, name, {"high": 1, "low": 2})
+        return await deploy_probe(client, name, name, "low", {"gpus": 4})
+
+    return Pool(name, folder, ask(create))
 
 
 def left(attempt: str) -> list[int]:
