@@ -11,7 +11,7 @@ from torch import Tensor
 
 from infra.megatron.numeric import NumericFailure
 from infra.megatron.packing import PackedBatch
-from infra.scenario.model import Training
+from infra.scenario.training import Training
 from tasks.training.loss.advantages import token_advantages, whiten
 from tasks.training.loss.kl import kl_estimate
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,7 +15,8 @@ from torch import Tensor
 from infra.megatron.config import ModelShape
 from infra.megatron.packing import PackedBatch
 from infra.megatron.responses import response_log_probs
-from infra.scenario.model import Training
+from infra.megatron.rotary import rotation
+from infra.scenario.training import Training
 from tasks.training.loss.loss import token_loss
 
 MicroBatchFigures = dict[str, Tensor]
@@ -53,7 +54,7 @@ class LogProbForward:
             assert non_loss_data
             return response_log_probs(logits, batch, self.shape, self.temperature)[0]
 
-        return run_model(model, batch), collect
+        return run_model(model, batch, self.shape), collect
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +76,7 @@ class LossForward:
         def loss(logits: Tensor) -> tuple[Tensor, Tensor, MicroBatchFigures]:
             return self.loss(logits, item)
 
-        return run_model(model, item.batch), loss
+        return run_model(model, item.batch, self.shape), loss
 
     def loss(self, logits: Tensor, item: TrainingBatch) -> tuple[Tensor, Tensor, MicroBatchFigures]:
         batch = item.batch
@@ -120,9 +121,12 @@ def _figures(batch: PackedBatch, losses: Tensor, weights: Tensor, metrics: Mappi
     }
 
 
-def run_model(model: torch.nn.Module, batch: PackedBatch) -> Tensor:
+def run_model(model: torch.nn.Module, batch: PackedBatch, shape: ModelShape) -> Tensor:
     """[1, tokens, vocabulary of this rank] logits on the last stage, hidden states on the others."""
-    return model(batch.input_ids, batch.position_ids, None, packed_seq_params=batch.sequences)
+    dtype: Any = model.config.params_dtype  # type: ignore[union-attr]
+    turned = rotation(batch.position_ids[0], head_dim=shape.head_dim, base=shape.rope_base, dtype=dtype)
+    sequences = replace(batch.sequences, rotation=turned)
+    return model(batch.input_ids, batch.position_ids, None, packed_seq_params=sequences)
 
 
 def forward_backward(

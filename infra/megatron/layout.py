@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from infra.errors import ConfigurationError
-from infra.scenario.model import Training
+from infra.scenario.training import Training
 
 
 @dataclass(frozen=True, kw_only=True)

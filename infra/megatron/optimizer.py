@@ -16,7 +16,7 @@ from torch import Tensor
 from infra.megatron.cpu import cuda_type_names
 from infra.megatron.device import Device
 from infra.megatron.model import ModelParts
-from infra.scenario.model import Training
+from infra.scenario.training import Training
 
 FOREVER = 2**62  # rollouts over which the schedule is defined; the rate is constant
 

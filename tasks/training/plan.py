@@ -9,7 +9,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from infra.records.plan import LeftOut, MicroBatch, PlannedSample, Step, TrainingPlan
-from infra.scenario.model import Scenario, Training
+from infra.scenario.model import Scenario
+from infra.scenario.training import Training
 from tasks.training.cost import ModelShape
 from tasks.training.schedule import Schedule, schedule_step
 from tasks.training.steps import split_steps

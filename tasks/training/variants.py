@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from infra.records.plan import Step, TrainingPlan
 from infra.records.rollouts import with_column
-from infra.scenario.model import Scenario, Training
+from infra.scenario.model import Scenario
+from infra.scenario.training import Training
 
 Planner = Callable[[pa.Table, Scenario], TrainingPlan]
 COPIES = (1, 2, 3)  # siblings that the rollouts get in turn: unequal numbers show a denominator that counts samples

@@ -2,7 +2,8 @@
 
 from infra.records.plan import MicroBatch, Step
 from infra.records.verdict import CheckResult
-from infra.scenario.model import Scenario, Training
+from infra.scenario.model import Scenario
+from infra.scenario.training import Training
 from tasks.counter_assertion.evidence import Evidence, IterationEvidence, StoredSample, trainable
 from tasks.counter_assertion.findings import Findings
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from infra.scenario.model import Training
+from infra.scenario.training import Training
 
 
 @dataclass(frozen=True, kw_only=True)

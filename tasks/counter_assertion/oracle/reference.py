@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from infra.errors import FanlineError
-from infra.scenario.model import Training
+from infra.scenario.training import Training
 from tasks.counter_assertion.evidence import Key, LogProbs
 from tasks.counter_assertion.oracle.expected import OracleBatch, OracleSample
 from tasks.counter_assertion.oracle.objective import Tokens, at_a_clip, objective

@@ -8,7 +8,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
-from infra.scenario.model import Training
+from infra.scenario.training import Training
 from tasks.counter_assertion.evidence import Key, StoredSample
 
 WHITENING_EPSILON = 1e-8

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup, all_reduce
 
-from infra.scenario.model import Training
+from infra.scenario.training import Training
 
 WHITENING_EPSILON = 1e-8
 ROUNDING = 1e-6  # a deviation of at most this share of the values' root mean square is rounding, not signal

@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from infra.scenario.model import Training
+from infra.scenario.training import Training
 
 
 @dataclass(frozen=True, kw_only=True)

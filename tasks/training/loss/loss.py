@@ -4,7 +4,7 @@
 import torch
 from torch import Tensor
 
-from infra.scenario.model import Training
+from infra.scenario.training import Training
 from tasks.training.loss.importance import ImportanceCorrection, importance_weights
 from tasks.training.loss.kl import kl_estimate
 from tasks.training.loss.policy import cispo_loss, ppo_loss, sequence_log_ratio

@@ -4,7 +4,8 @@ import pytest
 
 from infra.errors import ConfigurationError
 from infra.scenario.load import load, names
-from infra.scenario.model import Scenario, Section
+from infra.scenario.model import Scenario
+from infra.scenario.section import Section
 
 
 @pytest.mark.parametrize("name", names())
