@@ -6,19 +6,19 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from megatron.core import tensor_parallel
-from megatron.core.packed_seq_params import PackedSeqParams
 from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
 from infra.megatron.groups import context_group
 from infra.megatron.packing import zigzag_order
+from infra.megatron.rotary import PackedSequences, rotate
 
 VARLEN_DTYPES = (torch.bfloat16, torch.float16)
 
 
 class PackedAttention(MegatronModule):
-    """`core_attention` of a layer: each packed sequence attends to itself only, causally.
+    """`core_attention` of a layer: each packed sequence attends to itself only, causally, by rotary positions.
 
     With context parallelism keys and values of all ranks are gathered and each rank's queries see the positions up
     to their own.
@@ -29,9 +29,11 @@ class PackedAttention(MegatronModule):
         self.scale = softmax_scale
 
     def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, *_: Any, packed_seq_params: PackedSeqParams, **__: Any
+        self, query: Tensor, key: Tensor, value: Tensor, *_: Any, packed_seq_params: PackedSequences, **__: Any
     ) -> Tensor:
         """query [tokens, heads, head_dim], key and value [tokens, groups, head_dim] -> [tokens, heads, head_dim]."""
+        assert packed_seq_params.rotation is not None, "run_model gives it"
+        query, key = rotate(query, packed_seq_params.rotation), rotate(key, packed_seq_params.rotation)
         bounds = packed_seq_params.cu_seqlens_q
         if self.config.context_parallel_size > 1:
             return self._over_context_ranks(query, key, value, bounds.tolist())
@@ -42,7 +44,7 @@ class PackedAttention(MegatronModule):
         ]
         return torch.cat(segments)
 
-    def _varlen(self, query: Tensor, key: Tensor, value: Tensor, packed: PackedSeqParams) -> Tensor:
+    def _varlen(self, query: Tensor, key: Tensor, value: Tensor, packed: PackedSequences) -> Tensor:
         from torch.nn.attention.varlen import varlen_attn
 
         repeats = query.shape[1] // key.shape[1]

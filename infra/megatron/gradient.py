@@ -24,13 +24,12 @@ def unclipped_norm(model: ModelParts, optimizer: Optimizer) -> float:
     A collective over all ranks. Copies of a parameter (norms on tensor ranks, the tied embedding of the last stage)
     count once.
     """
-    total = torch.zeros((), dtype=torch.float64)
+    total = torch.zeros((), dtype=torch.float64, device=next(model.parameters()).device)
     for shard in optimizer.owned(model):
         parameter: Any = shard.parameter
         if param_is_not_shared(parameter) and param_is_not_tensor_parallel_duplicate(parameter):
             part: Tensor = parameter.main_grad.view(-1)[shard.start : shard.end]
-            total += part.double().square().sum().cpu()
-    total = total.to(next(model.parameters()).device)
+            total += part.double().square().sum()
     dist.all_reduce(total)
     return math.sqrt(total.item())
 

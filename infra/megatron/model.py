@@ -75,8 +75,7 @@ def _build_part(shape: ModelShape, config: TransformerConfig, device: Device, vi
         post_process=parallel_state.is_pipeline_last_stage(virtual is None, virtual),
         vp_stage=virtual,
         share_embeddings_and_output_weights=shape.tied_embeddings,
-        position_embedding_type="rope",
-        rotary_base=shape.rope_base,  # type: ignore[arg-type]
+        position_embedding_type="none",  # rotary positions are the attention's (`infra/megatron/rotary.py`)
     )
     return model.to(device.torch_device)
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import torch
-from megatron.core.packed_seq_params import PackedSeqParams
 from torch import Tensor
 
 from infra.megatron.layout import Layout, Place
+from infra.megatron.rotary import PackedSequences
 from infra.records.plan import PlannedSample
 
 
@@ -43,7 +43,7 @@ class PackedBatch:
     mask: Tensor
     sample_of: Tensor
     advantages: Tensor
-    sequences: PackedSeqParams
+    sequences: PackedSequences
 
     @property
     def targets(self) -> Tensor:
@@ -125,9 +125,9 @@ class Packer:
         padded[-1] += max(0, at_least - sum(padded))
         return padded
 
-    def _sequence_bounds(self, starts: list[int], longest: int) -> PackedSeqParams:
+    def _sequence_bounds(self, starts: list[int], longest: int) -> PackedSequences:
         bounds = torch.tensor(starts, dtype=torch.int32, device=self.device)
-        return PackedSeqParams(
+        return PackedSequences(
             qkv_format="thd",
             cu_seqlens_q=bounds,
             cu_seqlens_kv=bounds,

@@ -15,7 +15,7 @@ from ray.exceptions import ActorDiedError, RayActorError, RayError, RayTaskError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from infra.errors import FanlineError, TrainerUnavailable
+from infra.errors import EngineUnavailable, FanlineError, TrainerUnavailable
 from infra.megatron.rank import TrainerRank
 from infra.nodes import described, own_address
 from infra.ray_cluster import ROOT, RayCluster, signals_heard
@@ -72,14 +72,22 @@ class RankGroup:
             self.actors.append(actor.options(**options).remote(*arguments(rank)))
 
     def call(self, method: str, arguments: Arguments, what: str) -> Waiting:
-        """Call a method on all ranks, each with arguments of its own; `what` names it in errors."""
+        """Call a method on all ranks, each with arguments of its own; `what` names it in errors.
+
+        Raises:
+            TrainerUnavailable: the ranks were ended.
+        """
+        if not self.actors:
+            raise self._unavailable(f"its ranks were ended before {what}", [])
         answers = [getattr(actor, method).remote(*arguments(rank)) for rank, actor in enumerate(self.actors)]
         return Waiting(what, answers)
 
     def wait(self, call: Waiting, seconds: float) -> list[Any]:
-        """All ranks' answers, by rank. When one fails, all ranks are killed.
+        """All ranks' answers, by rank. When one fails, all ranks are killed; when it is an engine that failed, none is:
+        the ranks are as they were, and can send their weights once more.
 
         Raises:
+            EngineUnavailable: the engine that a rank sent to.
             TrainerUnavailable: a rank died or failed, the cluster is gone, or the deadline passed; names the ranks.
             FanlineError: what a rank raised itself (a numeric failure, a store that refuses).
         """
@@ -87,6 +95,9 @@ class RankGroup:
             with signals_heard():
                 self._wait_for_all(call, time.monotonic() + seconds, seconds)
                 return ray.get(call.answers)
+        except EngineUnavailable:
+            ray.wait(call.answers, num_returns=len(call.answers), timeout=GRACE_SECONDS)
+            raise
         except BaseException:
             self.kill()
             raise

@@ -1,6 +1,7 @@
 """Log-probs and entropies from vocabulary-parallel logits, a few rows at a time: no float32 copy of the logits."""
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,8 +66,46 @@ class _Form:
             part = slice(start, min(start + self.chunk, count))
             yield part, part if rows is None else rows[part]
 
-    def scores(self, logits: Tensor, at: slice | Tensor, dtype: torch.dtype) -> Tensor:
-        return logits[at][:, : self.columns].to(dtype) / self.temperature
+    def chosen(self, logits: Tensor, at: slice | Tensor) -> Tensor:
+        return logits[at][:, : self.columns]
+
+
+def _statistics(
+    logits: Tensor, local: Tensor, temperature: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """[rows] each: the largest score, and relative to it sum of exp, sum of exp * score, and the target's score."""
+    scores = logits.to(dtype) / temperature
+    largest = scores.amax(-1)
+    scores = scores - largest[:, None]
+    weights = scores.exp()
+    return largest, weights.sum(-1), (weights * scores).sum(-1), scores.gather(-1, local[:, None])[:, 0]
+
+
+def _gradient(
+    logits: Tensor,
+    log_normaliser: Tensor,
+    to_log_probs: Tensor,
+    at_target: Tensor,
+    local: Tensor,
+    of_entropy: tuple[Tensor, Tensor] | None,
+    temperature: float,
+) -> Tensor:
+    """[rows, columns] gradient of the logits, in their dtype. Others are [rows, 1]: `at_target` is the log-prob's
+    gradient where the target is of this share and 0 elsewhere, `of_entropy` the entropy and its gradient."""
+    log_p = logits.to(log_normaliser.dtype) / temperature - log_normaliser
+    down = to_log_probs
+    if of_entropy is not None:  # d entropy / d score = -p (log p + entropy)
+        entropy, to_entropy = of_entropy
+        down = (log_p + entropy) * to_entropy + to_log_probs
+    columns = torch.arange(logits.shape[-1], device=logits.device)
+    upward = torch.where(columns == local, at_target, 0.0)
+    return ((upward - log_p.exp() * down) / temperature).to(logits.dtype)
+
+
+@functools.cache
+def _fused(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same in few kernels. Rows vary from call to call."""
+    return torch.compile(function, dynamic=True)
 
 
 class _ChunkedLogProbs(torch.autograd.Function):
@@ -75,14 +114,11 @@ class _ChunkedLogProbs(torch.autograd.Function):
         here, local = _local_targets(targets, logits.shape[-1], form.group)
         dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
         largest, total, mean, chosen = (torch.empty(len(targets), dtype=dtype, device=logits.device) for _ in range(4))
+        statistics = _fused(_statistics) if logits.is_cuda else _statistics
         for part, at in form.parts(len(targets), rows):
-            scores = form.scores(logits, at, dtype)
-            largest[part] = scores.amax(-1)
-            scores -= largest[part, None]
-            chosen[part] = scores.gather(-1, local[part, None])[:, 0]
-            weights = scores.exp()
-            total[part] = weights.sum(-1)
-            mean[part] = weights.mul_(scores).sum(-1)
+            found = statistics(form.chosen(logits, at), local[part], form.temperature, dtype)
+            for target, values in zip((largest, total, mean, chosen), found, strict=True):
+                target[part] = values
         if form.group is not None:
             _combine(largest, total, mean, chosen, here, form.group)
         log_total = total.log()
@@ -102,16 +138,18 @@ class _ChunkedLogProbs(torch.autograd.Function):
         result = torch.empty_like(logits) if form.keep_logits else logits.detach()
         zero = torch.zeros_like(entropy)
         to_log_probs = zero if grad_log_probs is None else grad_log_probs
+        at_target = torch.where(here, to_log_probs, zero)
+        gradient = _fused(_gradient) if logits.is_cuda else _gradient
         for part, at in form.parts(len(entropy), rows):
-            log_p = form.scores(logits, at, entropy.dtype).sub_(log_normaliser[part, None])
-            p = log_p.exp()
-            if grad_entropy is None:
-                p.mul_(-to_log_probs[part, None])
-            else:  # d entropy / d score = -p (log p + entropy)
-                log_p.add_(entropy[part, None]).mul_(grad_entropy[part, None]).add_(to_log_probs[part, None])
-                p.mul_(log_p.neg_())
-            p.scatter_add_(-1, local[part, None], torch.where(here, to_log_probs, zero)[part, None])
-            result[at, : form.columns] = p.div_(form.temperature).to(result.dtype)
+            result[at, : form.columns] = gradient(
+                form.chosen(logits, at),
+                log_normaliser[part, None],
+                to_log_probs[part, None],
+                at_target[part, None],
+                local[part, None],
+                None if grad_entropy is None else (entropy[part, None], grad_entropy[part, None]),
+                form.temperature,
+            )
         if form.columns is not None:
             result[:, form.columns :] = 0
         if rows is not None:
