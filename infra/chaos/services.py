@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from s3fs import S3FileSystem
+
 from infra.chaos.ray_nodes import RayNodes
 from infra.chaos.s3_server import BUCKET, SeaweedFS, create_bucket
 from infra.ports import free_port
@@ -130,6 +132,7 @@ def bucket_store(home: Path) -> Iterator[BucketStore]:
         yield BucketStore(weed)
     finally:
         weed.kill()
+        S3FileSystem.clear_instance_cache()  # the next server has another address
         for name in weed.environment:
             os.environ.pop(name, None)
 

@@ -8,11 +8,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from infra.errors import EngineUnavailable, TrainerUnavailable
 from infra.megatron.trainer import MegatronTrainer
 from infra.megatron.weights import parts, push
+from infra.nodes import LOOPBACK
+from infra.ports import free_port
 from infra.ray_cluster import RayCluster
 from infra.records.rollouts import read_table
 from infra.records.sources import ModelRef
+from infra.sglang.address import ServerAddress
 from infra.sglang.engine import SGLangEngine
 from tests.infra.megatron.samples import make_run, write_plan, write_rollouts
 
@@ -39,6 +43,22 @@ def test_the_engine_answers_with_the_trained_weights(
     assert pushed.digest == trained.weights_digest
     assert version == trained.weight_version
     assert distance(seen, after) < 1e-4 < distance(before, after) / 100
+
+
+@pytest.mark.trainer
+def test_ranks_outlive_an_engine_that_is_gone(tmp_path: Path, tiny_qwen2: Path, ray_cluster: RayCluster) -> None:
+    """The sync is tried again with an engine that was started anew: by the same ranks."""
+    run = make_run(tmp_path, "gone")
+    model = ModelRef(uri="", revision="", path=tiny_qwen2, digest="tiny", parameters=0)
+    nobody = ServerAddress(LOOPBACK, free_port(), None)
+    with MegatronTrainer(run, model, ray_cluster) as trainer:
+        digest = trainer.weights_digest()
+        for _ in range(2):
+            with pytest.raises(EngineUnavailable, match=f"{nobody.url}.* does not answer"):
+                trainer.push_weights([nobody], "0001")
+        assert trainer.weights_digest() == digest
+    with pytest.raises(TrainerUnavailable, match="ended before the push"):
+        trainer.push_weights([nobody], "0002")
 
 
 def test_weights_for_another_host_go_in_parts_and_all_of_them_go() -> None:
