@@ -10,15 +10,16 @@ from rich.text import Text
 
 from infra.errors import ConfigurationError
 
-BENCHES = ("schedule", "normalise", "grade", "loss", "clean", "overhead", "pool")
+BENCHES = ("schedule", "normalise", "grade", "loss", "training", "rollout", "clean", "overhead", "pool")
 
 
 def run_bench(name: str, sizes: str | None) -> dict[str, Any]:
     """The figures of one bench.
 
     Args:
-        sizes: numbers with commas between: samples (schedule, normalise), tokens (loss), seeds (clean), rounds
-            (overhead), runs (pool), or integer and symbolic answers (grade); its own by default.
+        sizes: numbers with commas between: samples (schedule, normalise), tokens (loss, training), samples at a time
+            (rollout), seeds (clean), rounds (overhead), runs (pool), or integer and symbolic answers (grade); its own
+            by default.
     Raises:
         ConfigurationError: no such bench, or sizes that are none.
     """

@@ -1,0 +1,151 @@
+"""Tokens a second that rollouts get out of an engine through hooks, beside a bare HTTP client on the same server.
+
+Both send the same requests: ids in, ids and log-probs out, seeded. What hooks add is the whole generation stage:
+samples, budgets, retries, ledger. The model has random weights; on CUDA it is of the shape of Qwen2.5-0.5B.
+"""
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import aiohttp
+import orjson
+
+from hooks.sample import Sample
+from hooks.stock import generate
+from infra.bench.random_model import write_model
+from infra.hook_loading import Hook
+from infra.ledger import LedgerWriter
+from infra.megatron.device import resolve
+from infra.scenario.load import load
+from infra.scenario.model import Engine
+from infra.sglang.engine import SGLangEngine
+from tasks.rollout.calls import CallSettings, seed_of
+from tasks.rollout.draw import Slot
+from tasks.rollout.generate import GenerationStage, generate_all
+
+ROUNDS = 3
+ON_CUDA, ON_CPU = (64, 256, 1024), (16,)
+TOKENS = {"cuda": (128, 512), "cpu": (16, 32)}  # of a prompt, of a response
+SILENCE_SECONDS = 600.0
+
+
+def run(sizes: Sequence[int] | None = None, *, deterministic: bool = False) -> dict[str, Any]:
+    """By samples at a time: medians of rounds that take turns, and the share of the bare client's rate.
+
+    Args:
+        sizes: samples at a time.
+        deterministic: the server's mode in which seeds alone decide over tokens, as runs have it by default.
+    """
+    kind = resolve(load("tiny"))
+    sizes = sizes or (ON_CUDA if kind == "cuda" else ON_CPU)
+    with tempfile.TemporaryDirectory() as folder:
+        model, vocabulary = write_model(Path(folder) / "model", kind)
+        own = {"max_total_tokens": 2 * max(sizes) * sum(TOKENS[kind]), "max_running_requests": max(sizes)}
+        settings = Engine.model_validate(own)
+        engine = SGLangEngine(
+            model_path=model,
+            settings=settings,
+            device=kind,
+            deterministic=deterministic,
+            seed=0,
+            log_path=Path(folder) / "engine.log",
+            concurrency=max(sizes),
+        )
+        with engine:
+            engine.wait_ready()
+            bench = _Bench(engine, vocabulary, TOKENS[kind], Path(folder))
+            asyncio.run(bench.through_hooks(min(sizes), -1))  # what the server sets up for its first requests
+            rows = [bench.measure(size) for size in sizes]
+    return {"device": kind, "deterministic": deterministic, "tokens": TOKENS[kind], "sizes": rows}
+
+
+class _Numbers:
+    """A tokenizer of prompts that are token ids in words."""
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        return [int(word) for word in text.split()]
+
+    def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str:
+        return " ".join(map(str, token_ids))
+
+    def apply_chat_template(self, conversation: Any, *, tokenize: bool, add_generation_prompt: bool) -> Any:
+        raise NotImplementedError
+
+
+class _Bench:
+    def __init__(self, engine: SGLangEngine, vocabulary: int, tokens: tuple[int, int], folder: Path):
+        self.engine, self.vocabulary, self.folder = engine, vocabulary, folder
+        self.prompt, self.response = tokens
+        self.settings = CallSettings(
+            seed=0, iteration=0, max_response_tokens=self.response, temperature=1.0, top_p=1.0, stop_token_ids=()
+        )
+
+    def measure(self, size: int) -> dict[str, Any]:
+        rates: dict[str, list[float]] = {"hooks": [], "bare": []}
+        for number in range(ROUNDS):
+            for form, work in (("hooks", self.through_hooks), ("bare", self.bare)):
+                rates[form].append(asyncio.run(work(size, number)))
+        shares = [h / b for h, b in zip(rates["hooks"], rates["bare"], strict=True)]
+        rounded = {f"{form}_tokens_a_second": round(median(rate)) for form, rate in rates.items()}
+        return {"samples": size, **rounded, "share": round(median(shares), 3), "shares": [round(s, 3) for s in shares]}
+
+    def prompts(self, size: int, number: int) -> list[list[int]]:
+        """Those of a round; no two begin alike, so that no cache helps."""
+        first = (number + 1) * size * 7
+        return [[3 + (first + k * 7 + j * 13) % (self.vocabulary - 3) for j in range(self.prompt)] for k in range(size)]
+
+    async def through_hooks(self, size: int, number: int) -> float:
+        """Tokens a second of one round of `hooks.stock.generate`."""
+        slots = [
+            Slot(
+                iteration=0,
+                group_index=k,
+                index=k,
+                prompt_id=str(k),
+                epoch=0,
+                sample=Sample(group_index=k, index=k, prompt=" ".join(map(str, ids))),
+            )
+            for k, ids in enumerate(self.prompts(size, number))
+        ]
+        hook = Hook("hooks.stock.generate", generate)
+        with LedgerWriter("bench", "rollout", 0, self.folder / "spool") as ledger:
+            async with self.engine.client(size) as client:
+                await client.flush_cache()
+                started = time.perf_counter()
+                stage = GenerationStage(
+                    args=None,
+                    hook_of=lambda _: hook,
+                    settings=self.settings,
+                    engine=client,
+                    tokenizer=_Numbers(),
+                    attempts=1,
+                    concurrency=size,
+                    ledger=ledger,
+                )
+                made = await generate_all(slots, stage)
+                seconds = time.perf_counter() - started
+        return sum(len(call.tokens) for rollout in made for call in rollout.calls) / seconds
+
+    async def bare(self, size: int, number: int) -> float:
+        """The same requests with nothing around them."""
+        params = {"max_new_tokens": self.response, "temperature": 1.0, "top_p": 1.0, "stop_token_ids": []}
+        connector = aiohttp.TCPConnector(limit=size)
+        limit = aiohttp.ClientTimeout(total=None, sock_read=SILENCE_SECONDS)
+        async with aiohttp.ClientSession(self.engine.url, connector=connector, timeout=limit) as session:
+            await (await session.post("/flush_cache")).read()
+
+            async def ask(k: int, ids: list[int]) -> int:
+                sampling = {**params, "sampling_seed": seed_of(0, 0, k, "", 0)}
+                body = {"input_ids": ids, "sampling_params": sampling, "return_logprob": True}
+                headers = {"Content-Type": "application/json"}
+                async with session.post("/generate", data=orjson.dumps(body), headers=headers) as answer:
+                    return len(orjson.loads(await answer.read())["output_ids"])
+
+            started = time.perf_counter()
+            counts = await asyncio.gather(*(ask(k, ids) for k, ids in enumerate(self.prompts(size, number))))
+            return sum(counts) / (time.perf_counter() - started)
