@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Iterator
 
+from infra.errors import FanlineError
 from infra.prefect_api import prefect_api
 from infra.records.verdict import Outcome
 from infra.scenario.model import Scenario
@@ -32,8 +33,11 @@ def run_scenario(scenario: Scenario, store: str | None, resume: str | None, *, a
         from flows.fanout_regression import fanout_regression
 
         state = fanout_regression(scenario, store=store, resume_from=resume, return_state=True)
+    kept_from_a_verdict = state.result(raise_on_failure=False)
+    if isinstance(kept_from_a_verdict, FanlineError):  # also where the state has a verdict's name: it has no report
+        raise kept_from_a_verdict
     if state.name not in Outcome.__members__:
-        state.result()  # raises what kept the run from a verdict
+        state.result()
     _print(store or settings().store_uri, str(state.message).split(":")[0], as_json=as_json)
     return Outcome[str(state.name)].value
 
