@@ -143,17 +143,19 @@ def doctor(as_json: Json = False) -> None:
 
 @app.command()
 def bench(
-    what: Annotated[str, typer.Argument(help="schedule, normalise, grade, loss, clean, overhead or pool.")],
+    what: Annotated[
+        str, typer.Argument(help="schedule, normalise, grade, loss, training, rollout, clean, overhead or pool.")
+    ],
     sizes: Annotated[
         str | None,
         typer.Option(
-            help="Samples (schedule, normalise), tokens (loss), seeds (clean), rounds (overhead), runs (pool), or "
-            "integer,symbolic answers (grade)."
+            help="Samples (schedule, normalise), tokens (loss, training), samples at a time (rollout), seeds (clean), "
+            "rounds (overhead), runs (pool), or integer,symbolic answers (grade)."
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Measure a pure part on this machine, beside a reference in the same run."""
+    """Measure a part of fanline on this machine, beside a reference in the same run."""
     from infra.bench_command import rendered, run_bench
 
     figures = run_bench(what, sizes)

@@ -22,11 +22,12 @@ def mark_ended(flow: Any, flow_run: Any, state: Any) -> None:
     scenario = _name(flow_run.parameters["scenario"])
     run_id = checked_run_id(resumed) if resumed else run_id_of(scenario, flow_run.id)
     said = settings().spool_dir / run_id / STORE_FILE
-    if said.exists():
-        _mark(ArtifactStore(said.read_text()), run_id, flow_run, state)
-    # A run that never opened, or on another host, has no mark; that it crashed is told all the same.
+    # Of a run that never opened, or on another host, there is nothing to mark; that it crashed is told all the same.
     uri = said.read_text() if said.exists() else flow_run.parameters.get("store") or settings().store_uri
-    tell_crash(ArtifactStore(absolute(uri)), scenario, run_id, flow_run, state)
+    store = ArtifactStore(absolute(uri))
+    if said.exists():
+        _mark(store, run_id, flow_run, state)
+    tell_crash(store, scenario, run_id, flow_run, state)
 
 
 def _mark(store: ArtifactStore, run_id: str, flow_run: Any, state: Any) -> None:

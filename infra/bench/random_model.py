@@ -6,6 +6,7 @@ from typing import Literal
 SMALL = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "vocab_size": 4096}
 HALF_BILLION = {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "vocab_size": 151_936}
 POSITIONS = 32_768
+SAMPLE = 512  # tokens of a sample where all are equal
 
 
 def write_model(folder: Path, kind: Literal["cpu", "cuda"]) -> tuple[Path, int]:

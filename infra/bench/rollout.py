@@ -24,9 +24,11 @@ from infra.megatron.device import resolve
 from infra.scenario.load import load
 from infra.scenario.model import Engine
 from infra.sglang.engine import SGLangEngine
+from infra.sources.embedded.model import folder as embedded_folder
 from tasks.rollout.calls import CallSettings, seed_of
 from tasks.rollout.draw import Slot
 from tasks.rollout.generate import GenerationStage, generate_all
+from tasks.rollout.stop import load_tokenizer
 
 ROUNDS = 3
 ON_CUDA, ON_CPU = (64, 256, 1024), (16,)
@@ -34,14 +36,16 @@ TOKENS = {"cuda": (128, 512), "cpu": (16, 32)}  # of a prompt, of a response
 SILENCE_SECONDS = 600.0
 
 
-def run(sizes: Sequence[int] | None = None, *, deterministic: bool = False) -> dict[str, Any]:
+def run(sizes: Sequence[int] | None = None) -> dict[str, Any]:
     """By samples at a time: medians of rounds that take turns, and the share of the bare client's rate.
+
+    The server is in the mode that runs have by default: seeds alone decide over tokens, so both forms get the same.
 
     Args:
         sizes: samples at a time.
-        deterministic: the server's mode in which seeds alone decide over tokens, as runs have it by default.
     """
-    kind = resolve(load("tiny"))
+    scenario = load("tiny")
+    kind = resolve(scenario)
     sizes = sizes or (ON_CUDA if kind == "cuda" else ON_CPU)
     with tempfile.TemporaryDirectory() as folder:
         model, vocabulary = write_model(Path(folder) / "model", kind)
@@ -51,7 +55,7 @@ def run(sizes: Sequence[int] | None = None, *, deterministic: bool = False) -> d
             model_path=model,
             settings=settings,
             device=kind,
-            deterministic=deterministic,
+            deterministic=scenario.deterministic,
             seed=0,
             log_path=Path(folder) / "engine.log",
             concurrency=max(sizes),
@@ -61,46 +65,37 @@ def run(sizes: Sequence[int] | None = None, *, deterministic: bool = False) -> d
             bench = _Bench(engine, vocabulary, TOKENS[kind], Path(folder))
             asyncio.run(bench.through_hooks(min(sizes), -1))  # what the server sets up for its first requests
             rows = [bench.measure(size) for size in sizes]
-    return {"device": kind, "deterministic": deterministic, "tokens": TOKENS[kind], "sizes": rows}
-
-
-class _Numbers:
-    """A tokenizer of prompts that are token ids in words."""
-
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        return [int(word) for word in text.split()]
-
-    def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str:
-        return " ".join(map(str, token_ids))
-
-    def apply_chat_template(self, conversation: Any, *, tokenize: bool, add_generation_prompt: bool) -> Any:
-        raise NotImplementedError
+    return {"device": kind, "deterministic": scenario.deterministic, "tokens": TOKENS[kind], "sizes": rows}
 
 
 class _Bench:
     def __init__(self, engine: SGLangEngine, vocabulary: int, tokens: tuple[int, int], folder: Path):
         self.engine, self.vocabulary, self.folder = engine, vocabulary, folder
         self.prompt, self.response = tokens
+        self.tokenizer = load_tokenizer(embedded_folder("tiny")[0])  # the bench's own model has none
         self.settings = CallSettings(
             seed=0, iteration=0, max_response_tokens=self.response, temperature=1.0, top_p=1.0, stop_token_ids=()
         )
 
     def measure(self, size: int) -> dict[str, Any]:
-        rates: dict[str, list[float]] = {"hooks": [], "bare": []}
+        made: dict[str, list[tuple[int, float]]] = {"hooks": [], "bare": []}
         for number in range(ROUNDS):
-            for form, work in (("hooks", self.through_hooks), ("bare", self.bare)):
-                rates[form].append(asyncio.run(work(size, number)))
+            forms = [("hooks", self.through_hooks), ("bare", self.bare)]
+            for form, work in forms if number % 2 else reversed(forms):  # neither is always the first
+                made[form].append(asyncio.run(work(size, number)))
+        rates = {form: [tokens / seconds for tokens, seconds in rounds] for form, rounds in made.items()}
         shares = [h / b for h, b in zip(rates["hooks"], rates["bare"], strict=True)]
-        rounded = {f"{form}_tokens_a_second": round(median(rate)) for form, rate in rates.items()}
-        return {"samples": size, **rounded, "share": round(median(shares), 3), "shares": [round(s, 3) for s in shares]}
+        figures = {f"{form}_tokens_a_second": round(median(rate)) for form, rate in rates.items()}
+        figures |= {f"{form}_tokens": sum(tokens for tokens, _ in rounds) for form, rounds in made.items()}
+        return {"samples": size, **figures, "share": round(median(shares), 3), "shares": [round(s, 3) for s in shares]}
 
     def prompts(self, size: int, number: int) -> list[list[int]]:
         """Those of a round; no two begin alike, so that no cache helps."""
         first = (number + 1) * size * 7
         return [[3 + (first + k * 7 + j * 13) % (self.vocabulary - 3) for j in range(self.prompt)] for k in range(size)]
 
-    async def through_hooks(self, size: int, number: int) -> float:
-        """Tokens a second of one round of `hooks.stock.generate`."""
+    async def through_hooks(self, size: int, number: int) -> tuple[int, float]:
+        """Tokens and seconds of one round of `hooks.stock.generate`."""
         slots = [
             Slot(
                 iteration=0,
@@ -108,7 +103,7 @@ class _Bench:
                 index=k,
                 prompt_id=str(k),
                 epoch=0,
-                sample=Sample(group_index=k, index=k, prompt=" ".join(map(str, ids))),
+                sample=Sample(group_index=k, index=k, prompt="", tokens=ids),
             )
             for k, ids in enumerate(self.prompts(size, number))
         ]
@@ -122,16 +117,16 @@ class _Bench:
                     hook_of=lambda _: hook,
                     settings=self.settings,
                     engine=client,
-                    tokenizer=_Numbers(),
+                    tokenizer=self.tokenizer,
                     attempts=1,
                     concurrency=size,
                     ledger=ledger,
                 )
                 made = await generate_all(slots, stage)
                 seconds = time.perf_counter() - started
-        return sum(len(call.tokens) for rollout in made for call in rollout.calls) / seconds
+        return sum(len(call.tokens) for rollout in made for call in rollout.calls), seconds
 
-    async def bare(self, size: int, number: int) -> float:
+    async def bare(self, size: int, number: int) -> tuple[int, float]:
         """The same requests with nothing around them."""
         params = {"max_new_tokens": self.response, "temperature": 1.0, "top_p": 1.0, "stop_token_ids": []}
         connector = aiohttp.TCPConnector(limit=size)
@@ -148,4 +143,4 @@ class _Bench:
 
             started = time.perf_counter()
             counts = await asyncio.gather(*(ask(k, ids) for k, ids in enumerate(self.prompts(size, number))))
-            return sum(counts) / (time.perf_counter() - started)
+            return sum(counts), time.perf_counter() - started

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from infra.bench.random_model import write_model
+from infra.bench.random_model import SAMPLE, write_model
 from infra.megatron.core import TrainerCore
 from infra.megatron.device import Device
 from infra.megatron.forward import LossForward, TrainingBatch, forward_backward, run_model
@@ -27,22 +27,25 @@ from infra.scenario.load import load
 from infra.scenario.model import Scenario
 
 WARM_UP, MEASURED, PROFILED_OPERATIONS = 3, 5, 25
-UNIFORM, PROMPT, LONGEST = 512, 128, 4096
+PROMPT, LONGEST = 128, 4096
 GIB = 2**30
 
 
 def main(kind: Any, folder: Path, sizes: list[int]) -> None:
-    dist_address = dist.TCPStore("127.0.0.1", 0, 1, is_master=True)  # type: ignore[reportPrivateImportUsage]
+    meeting = dist.TCPStore("127.0.0.1", 0, 1, is_master=True)  # type: ignore[reportPrivateImportUsage]
     device = Device.prepare(kind, "auto", deterministic=False)
-    dist.init_process_group(device.backend, store=dist_address, rank=0, world_size=1)
+    dist.init_process_group(device.backend, store=meeting, rank=0, world_size=1)
     scenario = load("tiny", ["training.data_parallel=1", "rollout.temperature=1.0"])
     write_model(folder, kind)
     core = TrainerCore.build(scenario, Layout.of(scenario.training), device, folder)
-    report: dict[str, Any] = {"device": _name(device), "dtype": str(device.dtype), "parameters": _parameters(core)}
+    name = torch.cuda.get_device_name() if device.kind == "cuda" else "cpu"
+    parameters = sum(p.numel() for p in core.model.parameters())
+    report: dict[str, Any] = {"device": name, "dtype": str(device.dtype), "parameters": parameters}
     report["sizes"] = [
         row for tokens in sizes for name in ("uniform", "mixed") for row in measure(core, scenario, tokens, name)
     ]
-    report["profile"] = profiled(core, scenario, sizes[0]) if device.kind == "cuda" else []
+    if device.kind == "cuda":
+        report["profile"] = profiled(core, scenario, sizes[0])
     print(json.dumps(report), flush=True)
     dist.destroy_process_group()
 
@@ -63,7 +66,7 @@ def measure(core: TrainerCore, scenario: Scenario, tokens: int, lengths: str) ->
 def lengths_of(kind: str, tokens: int) -> list[int]:
     """Lengths of samples that fill a step: all 512, or log-normal around it."""
     if kind == "uniform":
-        return [UNIFORM] * (tokens // UNIFORM)
+        return [SAMPLE] * (tokens // SAMPLE)
     draw, left, lengths = random.Random(0), tokens, []
     while left > 0:
         length = min(left, LONGEST, max(16, int(draw.lognormvariate(6.0, 0.8))))
@@ -132,27 +135,19 @@ def timed(step: Callable[[], None], device: Device) -> tuple[float, float | None
     return sorted(seconds)[MEASURED // 2], peak
 
 
-def profiled(core: TrainerCore, scenario: Scenario, tokens: int) -> list[dict[str, Any]]:
-    """Where one step's time on the device goes: the operations that take most of it, in milliseconds."""
+def profiled(core: TrainerCore, scenario: Scenario, tokens: int) -> dict[str, float]:
+    """Where one step's time on the device goes: milliseconds of the operations that take most of it."""
     batch = packed(core, lengths_of("uniform", tokens))
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
         trainer_step(core, scenario, batch)
         _wait(core.device)
     most = sorted(seen.key_averages(), key=lambda e: -e.self_device_time_total)[:PROFILED_OPERATIONS]
-    return [{"name": e.key[:80], "ms": round(e.self_device_time_total / 1000, 2), "calls": e.count} for e in most]
+    return {event.key: round(event.self_device_time_total / 1000, 2) for event in most}
 
 
 def _wait(device: Device) -> None:
     if device.kind == "cuda":
         torch.cuda.synchronize()
-
-
-def _name(device: Device) -> str:
-    return torch.cuda.get_device_name() if device.kind == "cuda" else "cpu"
-
-
-def _parameters(core: TrainerCore) -> int:
-    return sum(p.numel() for p in core.model.parameters())
 
 
 if __name__ == "__main__":

@@ -40,8 +40,25 @@ def test_nested_figures_are_rows_of_their_own():
         ("schedule", "many", "--sizes many"),
         ("schedule", "0", "above 0"),
         ("grade", "100", "two: integer answers, symbolic answers"),
+        ("training", "512,700", "multiples of 512 tokens"),
     ],
 )
 def test_wrong_usage_is_said_in_words(name: str, sizes: str | None, words: str):
     with pytest.raises(ConfigurationError, match=words):
         run_bench(name, sizes)
+
+
+@pytest.mark.trainer
+def test_a_bench_of_training_steps():
+    rows = run_bench("training", "512")["sizes"]
+    assert [(row["lengths"], row["form"]) for row in rows] == [
+        (lengths, form) for lengths in ("uniform", "mixed") for form in ("trainer", "plain")
+    ]
+    assert all(row["tokens"] == 512 and row["tokens_a_second"] > 0 for row in rows)
+
+
+@pytest.mark.engine
+def test_a_bench_of_rollouts_makes_the_same_tokens_in_both_forms():
+    figures = run_bench("rollout", "4")
+    (row,) = figures["sizes"]
+    assert row["samples"] == 4 and row["hooks_tokens"] == row["bare_tokens"] > 0
