@@ -1,5 +1,6 @@
 """`Sample`: one training sequence, with the names, types and defaults of THUDM/slime, so that hooks move unchanged."""
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
@@ -41,6 +42,15 @@ class Sample:
     extra: dict[str, Any] = field(default_factory=dict, repr=False)
 
     Status = Status
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Sample":
+        """As `copy.deepcopy` does it, but lists of numbers, which are long, are copied at once and not one by one."""
+        made = copy.copy(self)
+        memo[id(self)] = made
+        for name, value in vars(self).items():
+            plain = name in ("tokens", "loss_mask", "rollout_log_probs") and type(value) is list
+            setattr(made, name, list(value) if plain else copy.deepcopy(value, memo))
+        return made
 
     def get_reward_value(self, args: Any) -> float:
         """The scalar reward: the reward itself, or its entry `args.reward_key` where the reward is a dict."""

@@ -48,11 +48,15 @@ class LedgerWriter:
             raise self._unwritable(cause) from cause
 
     def write(self, event: str, **ids: Any) -> None:
-        """Append one event; it is on disk when this returns. JSON values only."""
+        """Append one event, JSON values only; it outlives this process when this returns."""
         self.write_all(event, [ids])
 
     def write_all(self, event: str, rows: Iterable[dict[str, Any]]) -> None:
-        """Append an event for each row of ids; all are on disk when this returns."""
+        """Append an event for each row of ids; all outlive this process when this returns.
+
+        They are the kernel's then. A host that dies loses lines of stages that it had not finished: no record names
+        them, and who goes on does these stages again.
+        """
         stamp = {
             "version": LEDGER_VERSION,
             "run": self.run_id,
@@ -64,7 +68,6 @@ class LedgerWriter:
         try:
             self._file.write("".join(json.dumps(line, sort_keys=True, allow_nan=False) + "\n" for line in lines))
             self._file.flush()
-            os.fsync(self._file.fileno())
         except OSError as cause:
             raise self._unwritable(cause) from cause
         self._lines += len(lines)

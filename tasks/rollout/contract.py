@@ -85,7 +85,7 @@ def _refuse_misaligned(sample: Sample, k: int, hook: str, slot: Slot) -> None:
     length = sample.response_length
     if not _is_int(length) or length < 0:
         _refuse(hook, slot, f"gave sibling {k} the response length {length!r}", "It counts tokens.")
-    if not all(_is_int(t) and t >= 0 for t in sample.tokens):
+    if not _are_token_ids(sample.tokens):
         _refuse(hook, slot, f"gave sibling {k} tokens that are not token ids", "`tokens` holds non-negative integers.")
     if len(sample.tokens) <= length:
         what = f"gave sibling {k} {len(sample.tokens)} tokens and a response of {length}"
@@ -99,6 +99,13 @@ def _refuse_misaligned(sample: Sample, k: int, hook: str, slot: Slot) -> None:
         _refuse(hook, slot, f"gave sibling {k} the mask value {bad[0]!r}", "Mask values are 0 or 1.")
     if bad := [v for v in sample.rollout_log_probs or () if not math.isfinite(v)]:
         _refuse(hook, slot, f"gave sibling {k} the log-prob {bad[0]}", "Log-probs are finite numbers.")
+
+
+def _are_token_ids(tokens: Sequence[Any]) -> bool:
+    """Plain ints, as nearly always, are looked at together: this runs for every token that a run generates."""
+    if set(map(type, tokens)) <= {int}:
+        return min(tokens, default=0) >= 0
+    return all(_is_int(t) and t >= 0 for t in tokens)
 
 
 def _is_int(value: Any) -> bool:
