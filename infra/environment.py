@@ -70,7 +70,11 @@ def describe(device: str) -> Environment:
 
 
 def _packages() -> dict[str, str]:
-    found = {d.metadata["Name"]: d.version for d in importlib.metadata.distributions()}
+    found: dict[str, str] = {}
+    for (
+        package
+    ) in importlib.metadata.distributions():  # in the order of the path: the first is the one that is imported
+        found.setdefault(package.metadata["Name"], package.version)
     return {re.sub(r"[-_.]+", "-", name).lower(): found[name] for name in sorted(found)}
 
 
