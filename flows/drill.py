@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from prefect import flow
@@ -26,13 +27,18 @@ def fault_drill(names: list[str] | None = None, quick: bool = False) -> State:
     return as_state(run_drill(names or [], [], quick=quick))
 
 
-def run_drill(names: list[str], hooks: list[str], *, quick: bool) -> Matrix:
-    """The drill and its artifact, inside a flow; `hooks` are faults of a person's own, which no parameter can name."""
+def run_drill(names: list[str], hooks: list[str], *, quick: bool, overrides: Sequence[str] = ()) -> Matrix:
+    """The drill and its artifact, inside a flow.
+
+    Args:
+        hooks: faults of a person's own, which no parameter of the flow can name.
+        overrides: `a.b=value` on top of every scene.
+    """
     from infra.drill.choose import chosen
     from infra.drill.drill import drill
     from infra.drill.matrix_table import artifact_rows, headline, say
 
-    matrix = drill(chosen(names, hooks, settings().hook_packages, quick=quick), say)
+    matrix = drill(chosen(names, hooks, settings().hook_packages, quick=quick), say, overrides)
     create_table_artifact(table=artifact_rows(matrix), key="drill", description=headline(matrix))
     return matrix
 

@@ -149,8 +149,8 @@ def bench(
     sizes: Annotated[
         str | None,
         typer.Option(
-            help="Samples (schedule, normalise), tokens (loss, training), samples at a time (rollout), seeds (clean), "
-            "rounds (overhead), runs (pool), or integer,symbolic answers (grade)."
+            help="Samples (schedule, normalise), tokens (loss, training), samples at a time (rollout, gpu), rollouts "
+            "(iteration), seeds (clean), rounds (overhead), runs (pool), or integer,symbolic answers (grade)."
         ),
     ] = None,
     as_json: Json = False,
@@ -177,6 +177,9 @@ def drill(
         list[str] | None,
         typer.Option(metavar="MY.MODULE:FN", help="A fault of your own, marked with infra.drill.fault.replaces."),
     ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="A.B=VALUE", help="Override a field of every scene.")
+    ] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the faults and scenes and run nothing.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -186,7 +189,7 @@ def drill(
     if list_:
         list_faults(as_json=as_json)
         return
-    raise typer.Exit(run_faults(names or [], hook or [], quick=quick, as_json=as_json))
+    raise typer.Exit(run_faults(names or [], hook or [], quick=quick, as_json=as_json, overrides=set_ or []))
 
 
 @app.command()

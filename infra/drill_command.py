@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -12,15 +13,17 @@ from infra.run_command import stdout_for_the_result
 from infra.settings import settings
 
 
-def run_faults(names: list[str], hooks: list[str], *, quick: bool, as_json: bool) -> int:
+def run_faults(names: list[str], hooks: list[str], *, quick: bool, as_json: bool, overrides: Sequence[str] = ()) -> int:
     """Run the drill and print its matrix; returns 0 where every fault was caught without a false alarm, else 1.
 
     Raises:
-        FanlineError: a fault that there is not, or a stack that does not start.
+        FanlineError: a fault or a field that there is not, or a stack that does not start.
     """
     from infra.drill.choose import chosen
+    from infra.drill.scene import scenes_with
 
     chosen(names, hooks, settings().hook_packages, quick=quick)  # wrong names are said before anything starts
+    scenes_with(overrides)
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
     # The trainer's processes look for a person's own faults where this one does.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(Path.cwd())]))
@@ -33,7 +36,7 @@ def run_faults(names: list[str], hooks: list[str], *, quick: bool, as_json: bool
 
         @flow(name="fault-drill", persist_result=False)
         def here():
-            matrices.append(run_drill(names, hooks, quick=quick))
+            matrices.append(run_drill(names, hooks, quick=quick, overrides=overrides))
             return as_state(matrices[0])
 
         state = here(return_state=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.drill.fault import Fault, installed
-from infra.drill.scene import SCENES, Scene
+from infra.drill.scene import Scene, scenes_with
 from infra.drill.stage import Stack, ready_stack, reasons, red_checks, run_scene, statuses
 from infra.records.verdict import Outcome, Verdict
 from infra.run import Run
@@ -74,11 +74,12 @@ class Matrix:
         }
 
 
-def drill(faults: Sequence[Fault], told: Told = lambda row: None) -> Matrix:
+def drill(faults: Sequence[Fault], told: Told = lambda row: None, overrides: Sequence[str] = ()) -> Matrix:
     """Every scene that the faults need, clean and then with each fault.
 
     Args:
         told: called with each row as it is there.
+        overrides: `a.b=value` on top of every scene, for another device or type.
     Raises:
         TrainerUnavailable, EngineUnavailable: the stack itself does not start.
     """
@@ -88,11 +89,12 @@ def drill(faults: Sequence[Fault], told: Told = lambda row: None) -> Matrix:
         rows.append(row)
         told(row)
 
+    scenes = scenes_with(overrides)
     with (
         tempfile.TemporaryDirectory(prefix="fanline-drill-") as name,
-        ready_stack(Path(name), SCENES["later"].scenario()) as stack,
+        ready_stack(Path(name), scenes["later"].scenario()) as stack,
     ):
-        for scene in (s for s in SCENES.values() if any(f.scene == s.name for f in faults)):
+        for scene in (s for s in scenes.values() if any(f.scene == s.name for f in faults)):
             with _with_engine(stack, scene, Path(name)):
                 add(_clean(stack, scene, Path(name)))
                 for fault in (f for f in faults if f.scene == scene.name):
@@ -154,7 +156,7 @@ def _run(stack: Stack, scene: Scene, fault: Fault | None, folder: Path, name: st
     )
     if stack.engine:
         stack.trainer.begin(run, {}, {})
-        stack.trainer.push_weights([stack.engine.receiver], "as downloaded")
+        stack.trainer.push_weights(stack.engine.receivers, "as downloaded")
     stack.trainer.begin(run, fault.in_the_ranks() if fault else {}, options)
     try:
         with installed(fault.here() if fault else {}):

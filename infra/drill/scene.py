@@ -1,6 +1,7 @@
 """The drill's scenes: small scenarios, each with what some faults need in order to show."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from infra.scenario.load import load
 from infra.scenario.model import Scenario
@@ -80,3 +81,15 @@ SCENES = {
         Scene(name="synced", what="SGLang, with weights pushed into it", engine=True),
     )
 }
+
+
+def scenes_with(overrides: Sequence[str]) -> dict[str, Scene]:
+    """All scenes with `a.b=value` on top of each, for another device or type.
+
+    Raises:
+        ConfigurationError: a field or value that no scenario has.
+    """
+    scenes = {name: replace(s, overrides=(*s.overrides, *overrides)) for name, s in SCENES.items()}
+    for scene in scenes.values():
+        scene.scenario()
+    return scenes

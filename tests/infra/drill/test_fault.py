@@ -9,7 +9,7 @@ import tests.infra.drill.own_faults as own
 from flows.fanout_regression import fanout_regression
 from infra.drill.choose import chosen
 from infra.drill.fault import Fault, fault_of, installed, replaces, resolved
-from infra.drill.scene import SCENES
+from infra.drill.scene import SCENES, scenes_with
 from infra.drill.table import FAULTS
 from infra.errors import ConfigurationError
 from infra.scenario.load import load
@@ -39,6 +39,15 @@ def test_names_are_unique():
 @pytest.mark.parametrize("scene", SCENES.values(), ids=lambda s: s.name)
 def test_a_scene_is_a_valid_scenario(scene):
     assert scene.scenario().rollout.iterations in (1, 2)
+
+
+def test_overrides_are_on_top_of_every_scene_and_wrong_ones_are_refused():
+    scenes = scenes_with(["dtype=bfloat16", "training.learning_rate=0.5"])
+    assert set(scenes) == set(SCENES)
+    assert {s.scenario().dtype for s in scenes.values()} == {"bfloat16"}
+    assert {s.scenario().training.learning_rate for s in scenes.values()} == {0.5}
+    with pytest.raises(ConfigurationError, match=r"training\.speed"):
+        scenes_with(["training.speed=1"])
 
 
 def test_a_fault_goes_in_and_out_again():
