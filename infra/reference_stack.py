@@ -6,15 +6,19 @@ import contextlib
 from collections.abc import Iterator
 
 from infra.errors import ConfigurationError
+from infra.megatron.device import resolve
 from infra.megatron.trainer import MegatronTrainer
 from infra.ray_cluster import RayCluster
 from infra.records.sources import ModelRef
 from infra.records.training import TrainedIteration
 from infra.run import Run
 from infra.sglang.cluster_engine import ClusterEngine
+from infra.sglang.devices import device_groups
 from infra.sglang.engine import SGLangEngine
+from infra.sglang.fleet import Fleet
 from infra.sglang.serving import ServingEngine
 from infra.stopwatch import Stopwatch
+from infra.turns import Turns
 
 
 @contextlib.contextmanager
@@ -28,26 +32,46 @@ def reference_stack(run: Run, model: ModelRef, timer: Stopwatch) -> Iterator[tup
         engine = stack.enter_context(_engine(run, model, cluster))
         trainer = stack.enter_context(MegatronTrainer(run, model, cluster))
         trainer.wait_ready()
-        _refuse_out_of_reach(engine, trainer)
+        _refuse_out_of_reach(cluster, trainer)
         engine.wait_ready()
         engine.after_restart = lambda: _push_last_trained(run, trainer, engine)
+        if _shares_gpus(run, cluster):
+            trainer.turns = Turns(engine, trainer.memory_of_ranks)
+            engine.before_restart = trainer.turns.before_restart
         if trained := _last_trained(run):
             trainer.load_state(trained.state)
             _push_last_trained(run, trainer, engine)
+        elif trainer.turns is not None:
+            with trainer.turns.for_generation():
+                pass
         held = stack.pop_all()
     with held:
         yield engine, trainer
 
 
-def _engine(run: Run, model: ModelRef, cluster: RayCluster) -> SGLangEngine | ClusterEngine:
-    """On the nodes that `FANLINE_ENGINE_LABELS` names, else on this host."""
-    if not cluster.engine_labels:
-        return SGLangEngine.for_run(run, model)
-    return ClusterEngine(run, model, cluster)
+def _engine(run: Run, model: ModelRef, cluster: RayCluster) -> ServingEngine:
+    """On the nodes that `FANLINE_ENGINE_LABELS` names, else on this host; on the trainer's GPUs where it has some."""
+    if cluster.engine_labels:
+        engines: list[ServingEngine] = [
+            ClusterEngine(run, model, cluster) for _ in range(run.scenario.engine.servers or 1)
+        ]
+    else:
+        groups = device_groups(run)
+        names = ["engine"] if len(groups) == 1 else [f"engine-{k}" for k in range(len(groups))]
+        engines = [
+            SGLangEngine.for_run(run, model, devices=devices, name=name)
+            for devices, name in zip(groups, names, strict=True)
+        ]
+    return engines[0] if len(engines) == 1 else Fleet(engines)
 
 
-def _refuse_out_of_reach(engine: ServingEngine, trainer: MegatronTrainer) -> None:
-    if isinstance(engine, SGLangEngine) and (away := trainer.other_hosts()):
+def _shares_gpus(run: Run, cluster: RayCluster) -> bool:
+    own = cluster.local and not cluster.engine_labels
+    return own and run.scenario.engine.offload and resolve(run.scenario) == "cuda"
+
+
+def _refuse_out_of_reach(cluster: RayCluster, trainer: MegatronTrainer) -> None:
+    if not cluster.engine_labels and (away := trainer.other_hosts()):
         raise ConfigurationError(
             f"The trainer of run {trainer.run.run_id} is on node {', '.join(away)} and the engine on this host, which "
             "it can not hand weights to.",
@@ -64,4 +88,4 @@ def _last_trained(run: Run) -> TrainedIteration | None:
 
 def _push_last_trained(run: Run, trainer: MegatronTrainer, engine: ServingEngine) -> None:
     if trained := _last_trained(run):
-        trainer.push_weights([engine.receiver], trained.weight_version)
+        trainer.push_weights(engine.receivers, trained.weight_version)

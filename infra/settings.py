@@ -77,6 +77,11 @@ class Settings(BaseSettings):
         return (self.cache or self.home / "cache").absolute()
 
 
+def visible_devices() -> tuple[str, ...]:
+    """What `CUDA_VISIBLE_DEVICES` names of this process, as it is named there: numbers or UUIDs."""
+    return tuple(name for name in (settings().cuda_visible_devices or "").split(",") if name)
+
+
 def settings() -> Settings:
     """The settings as the environment is now.
 

@@ -78,12 +78,12 @@ def reference_follows_the_policy(original: Any) -> Any:
 def stale_weights_sent(original: Any) -> Any:
     """A sync carries the new version and the downloaded weights."""
 
-    def faulty(tensors: Any, urls: Any, version: str) -> Any:
+    def faulty(tensors: Any, *how: Any) -> Any:
         from infra.megatron.core import read_weights
-        from infra.megatron.weights import digest
+        from infra.weights_digest import digest
 
         first = read_weights(Path(OPTIONS["model"]))
-        sent = original({name: first[name] for name in tensors}, urls, version)
+        sent = original({name: first[name] for name in tensors}, *how)
         return replace(sent, digest=digest(tensors))
 
     return faulty
@@ -92,10 +92,10 @@ def stale_weights_sent(original: Any) -> Any:
 def one_tensor_left_out(original: Any) -> Any:
     """A sync leaves out the tensor that `OPTIONS` names, and reports the digest of all of them."""
 
-    def faulty(tensors: Any, urls: Any, version: str) -> Any:
-        from infra.megatron.weights import digest
+    def faulty(tensors: Any, *how: Any) -> Any:
+        from infra.weights_digest import digest
 
-        sent = original({name: t for name, t in tensors.items() if name != OPTIONS["tensor"]}, urls, version)
+        sent = original({name: t for name, t in tensors.items() if name != OPTIONS["tensor"]}, *how)
         return replace(sent, tensors=len(tensors), digest=digest(tensors))
 
     return faulty

@@ -89,8 +89,13 @@ def _keep(weight: torch.Tensor) -> torch.Tensor:
     return weight
 
 
-def transformer_config(shape: ModelShape, layout: Layout, device: Device) -> TransformerConfig:
+def transformer_config(
+    shape: ModelShape, layout: Layout, device: Device, *, recompute: bool = False
+) -> TransformerConfig:
     """Megatron's config: no dropout, no fused kernels that need Transformer Engine or Apex, loss divided by count.
+
+    Args:
+        recompute: whether activations of a layer are computed again in the backward pass.
 
     Raises:
         ConfigurationError: the model's heads, groups or layers do not divide by the layout.
@@ -141,6 +146,9 @@ def transformer_config(shape: ModelShape, layout: Layout, device: Device) -> Tra
         deallocate_pipeline_outputs=True,
         # The loss function returns a sum and a count of rollouts: Megatron divides by the global count.
         calculate_per_token_loss=True,
+        recompute_granularity="full" if recompute else None,
+        recompute_method="uniform" if recompute else None,
+        recompute_num_layers=1 if recompute else None,
         finalize_model_grads_func=finalize_model_grads,
         bias_activation_fusion=device.kind == "cuda",  # by torch.compile: SwiGLU in one kernel instead of four
         bias_dropout_fusion=False,

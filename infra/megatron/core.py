@@ -20,7 +20,9 @@ from infra.megatron.device import Device
 from infra.megatron.layout import Layout, Place
 from infra.megatron.model import ModelParts, build_model, data_parallel
 from infra.megatron.optimizer import Optimizer
-from infra.megatron.weights import digest, gather, parameters_of
+from infra.megatron.reports import DeviceMemory
+from infra.megatron.weights import gather, parameters_of
+from infra.weights_digest import digest
 
 if TYPE_CHECKING:
     from infra.scenario.model import Scenario
@@ -56,7 +58,7 @@ class TrainerCore:
         )
         tensor_parallel.model_parallel_cuda_manual_seed(SEED)
         shape = ModelShape.read(folder)
-        config = transformer_config(shape, layout, device)
+        config = transformer_config(shape, layout, device, recompute=scenario.training.recompute)
         model = build_model(shape, config, device)
         load_huggingface(model, read_weights(folder), shape)
         wrapped = data_parallel(model, config)
@@ -89,6 +91,25 @@ class TrainerCore:
         for name, weight in weights.items():
             parameters[name].copy_(weight)
 
+    def give_back_memory(self) -> DeviceMemory | None:
+        """Optimizer state to the host, gradients dropped, until `take_memory`; None and nothing done on a CPU."""
+        if self.device.kind == "cpu":
+            return None
+        for part in self.wrapped:
+            part.offload_grad_buffers()
+        self.optimizer.to_host()
+        return _memory()
+
+    def take_memory(self) -> DeviceMemory | None:
+        """Undo `give_back_memory`; the gradients are zero. What the GPU had before; None on a CPU."""
+        if self.device.kind == "cpu":
+            return None
+        before = _memory()
+        self.optimizer.to_device()
+        for part in self.wrapped:
+            part.restore_grad_buffers()
+        return before
+
     def whole_weights(self) -> dict[str, Tensor]:
         """Every tensor of the model under its Hugging Face name."""
         return gather(self.model, parameters_of(self.model), self.shape)
@@ -97,6 +118,10 @@ class TrainerCore:
         """The digest of the weights on rank 0, nothing on the others: hashing once is enough."""
         weights = self.whole_weights()
         return digest(weights) if self.place.rank == 0 else ""
+
+
+def _memory() -> DeviceMemory:
+    return DeviceMemory(*torch.cuda.mem_get_info())
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:

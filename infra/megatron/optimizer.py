@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from infra.megatron.device import Device
 from infra.megatron.model import ModelParts
 from infra.scenario.training import Training
 
+Held = tuple[tuple[int, str], Tensor, Callable[[Tensor], None]]  # key, tensor, what puts another in its place
 FOREVER = 2**62  # rollouts over which the schedule is defined; the rate is constant
 
 
@@ -53,6 +54,8 @@ class Optimizer:
             decoupled_weight_decay=True,
         )
         self.wrapped = wrapped
+        self.own_master_parts = device.dtype != torch.float32
+        self._pinned: dict[tuple[int, str], Tensor] = {}
         with cuda_type_names():
             chained: Any = get_megatron_optimizer(config, [*wrapped])
         (self.distributed,) = chained.chained_optimizers
@@ -110,6 +113,36 @@ class Optimizer:
     def set_moments(self, shard: OwnedShard, moments: dict[str, Tensor]) -> None:
         # Each shard gets a step tensor of its own: Adam counts it up in place, a shared one would count every shard.
         self.distributed.optimizer.state[shard.main] = {name: value.clone() for name, value in moments.items()}
+
+    def to_host(self) -> None:
+        """Master parts and moments into pinned host memory, which is kept for the next time; for CUDA only."""
+        for key, tensor, put in self._held():
+            if not tensor.is_cuda:
+                continue
+            if key not in self._pinned:
+                self._pinned[key] = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+            put(self._pinned[key].copy_(tensor, non_blocking=True))
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+
+    def to_device(self) -> None:
+        """Undo `to_host`."""
+        device = next(iter(self.wrapped[0].parameters())).device
+        for key, tensor, put in self._held():
+            if key in self._pinned and not tensor.is_cuda:
+                put(tensor.to(device, non_blocking=True))
+        torch.cuda.synchronize()
+
+    def _held(self) -> Iterator[Held]:
+        """All that the optimizer holds and the model does not: float32 parameters are their own master parts."""
+        inner = self.distributed.optimizer
+        for number, main in enumerate(main for group in inner.param_groups for main in group["params"]):
+            if self.own_master_parts:
+                yield (number, "master"), main.data, lambda new, main=main: setattr(main, "data", new)
+            moments = inner.state.get(main, {})
+            for name in list(moments):
+                if isinstance(moments[name], Tensor):
+                    yield (number, name), moments[name], lambda new, at=moments, name=name: at.update({name: new})
 
     def publish_parameters(self) -> None:
         """Carry the master parts into the model's parameters, on all data-parallel ranks."""

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import datetime
 import os
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+import pyarrow.compute as pc
+
 from infra.megatron.layout import Layout
-from infra.megatron.reports import PushResult, RankIteration, RankStep, SampleLogProbs
+from infra.megatron.reports import DeviceMemory, PushResult, RankIteration, RankPlace, RankStep, SampleLogProbs
 from infra.nodes import LOOPBACK, interface_of, own_address
 from infra.records.plan import PlannedSample, TrainingPlan
 from infra.records.rollouts import RolloutsRef, read_table
 from infra.records.sources import ModelRef
 from infra.run import Run
+from infra.settings import visible_devices
 from infra.sources.model import on_this_host
 from infra.store import ObjectRef
 
@@ -21,7 +27,7 @@ if TYPE_CHECKING:
     from infra.ledger import LedgerWriter
     from infra.megatron.device import Kind
     from infra.megatron.forward import TrainingBatch
-    from infra.megatron.weights import Receiver
+    from infra.megatron.weights import Receiver, Transport
 
 
 MEETING_SECONDS = 300.0
@@ -47,8 +53,8 @@ class TrainerRank:
         self._meeting = TCPStore(host, 0, None, is_master=True, wait_for_workers=False)
         return host, self._meeting.port
 
-    def start(self, meeting_at: tuple[str, int]) -> tuple[str, int]:
-        """Join the other ranks and load the model. Returns where this is: the node's address and the process id."""
+    def start(self, meeting_at: tuple[str, int]) -> RankPlace:
+        """Join the other ranks and load the model; says where this rank is."""
         import torch.distributed as dist
         from torch.distributed import TCPStore  # type: ignore[reportPrivateImportUsage]
 
@@ -70,7 +76,7 @@ class TrainerRank:
         )
         model = self.model_ref if self.one_host else on_this_host(self.model_ref)
         self.core = TrainerCore.build(scenario, self.layout, device, model.path)
-        return own_address(), os.getpid()
+        return RankPlace(own_address(), os.getpid(), ",".join(visible_devices()))
 
     def train(self, rollouts: RolloutsRef, plan: ObjectRef, publish_gradients: frozenset[int]) -> RankIteration:
         """All steps of one iteration. Log-probs of every step come first, from the weights of its beginning.
@@ -84,13 +90,17 @@ class TrainerRank:
         with LedgerWriter(self.run.run_id, "training", rollouts.iteration, self.run.spool) as ledger:
             steps, log_probs = self._take_steps(rollouts, plan, publish_gradients, ledger=ledger)
             segment = ledger.seal(self.run.store)
+        started = time.monotonic()
+        state = publish_shard(self.run, rollouts.iteration, self.core)
         return RankIteration(
             rank=self.rank,
             steps=steps,
             log_probs=log_probs,
             ledger=segment,
             rollouts_seen=self.core.optimizer.rollouts,
-            state=publish_shard(self.run, rollouts.iteration, self.core),
+            state=state,
+            log_probs_seconds=self._log_probs_seconds,
+            state_seconds=time.monotonic() - started,
         )
 
     def rehearse(
@@ -119,6 +129,7 @@ class TrainerRank:
         packer = self._packer(rollouts.table)
         place = self.core.place
         packed = [packer.pack_all([b.samples for b in step.ranks[place.data]]) for step in plan_record.steps]
+        started = time.monotonic()
         # The same packing as in training: on the first step the ratio is 1 to the bit.
         temperature = self.run.scenario.rollout.temperature
         old = [self._log_probs(batches, temperature) for batches in packed]
@@ -126,6 +137,7 @@ class TrainerRank:
             wanted = self.run.scenario.training.uses_reference
             reference = [self._log_probs(b, temperature) if wanted else [None] * len(b) for b in packed]
         batches = self._training_batches(rollouts, packed, old, reference)
+        self._log_probs_seconds = time.monotonic() - started
         runner = StepRunner(
             core=self.core,
             run=self.run,
@@ -143,18 +155,47 @@ class TrainerRank:
 
     def log_probs(self, table: ObjectRef, rows: Sequence[int], temperature: float) -> list[list[float]]:
         """[response_length] each, of this data-parallel share's rows; empty on ranks that do not lead their share."""
-        packer = self._packer(table)
+        lengths = pc.list_value_length(read_table(self.run.store, table)["tokens"]).to_numpy()
+        most = self.run.scenario.training.max_tokens_per_gpu or int(lengths.max())
         samples = [PlannedSample(row=r, rollout_id=0, sibling=0, weight=0.0) for r in rows]
-        batches = packer.pack_all([[s] for s in samples]) if samples else []
+        batches = self._packer(table).pack_all(_together(samples, lengths, most)) if samples else []
         found = self._log_probs(batches, temperature) if batches else []
-        return [x.tolist() for x in found] if self.core.place.leader else []
+        if not self.core.place.leader:
+            return []
+        return [x.tolist() for batch, each in zip(batches, found, strict=True) for x in batch.split(each)]
 
     def push_weights(self, receivers: Sequence[Receiver], version: str) -> PushResult | None:
-        """Rank 0 sends the whole model; the others take part in gathering it."""
+        """Gather the whole model and send it to this rank's receivers; rank 0 reports, with or without any."""
         from infra.megatron.weights import push
 
+        started = time.monotonic()
         weights = self.core.whole_weights()
-        return push(weights, receivers, version) if self.rank == 0 else None
+        if not receivers and self.rank:
+            return None
+        sent = push(weights, receivers, version, self._transport())
+        return replace(sent, seconds=time.monotonic() - started)
+
+    def _transport(self) -> Transport:
+        from infra.megatron.broadcast import Broadcast
+        from infra.megatron.weights import by_folder, by_memory
+
+        how = self.run.scenario.engine.weight_sync
+        if how == "disk":
+            return by_folder(self.run.spool, self.model_ref.path)
+        if how == "memory":
+            return by_memory
+        if not hasattr(self, "_broadcast"):
+            host = LOOPBACK if self.one_host else own_address()
+            self._broadcast = Broadcast(host, self.core.device.backend, self.run.run_id)
+        return self._broadcast
+
+    def give_back_memory(self) -> DeviceMemory | None:
+        """Optimizer state to the host, gradients dropped; the model stays. Says what the GPU has then."""
+        return self.core.give_back_memory()
+
+    def take_memory(self) -> DeviceMemory | None:
+        """Undo `give_back_memory`; says what the GPU had before."""
+        return self.core.take_memory()
 
     def load_state(self, shard: ObjectRef, rollouts_seen: int) -> str:
         """Become the rank that published the shard; returns the weights digest on rank 0."""
@@ -203,6 +244,19 @@ class TrainerRank:
         step = LogProbForward(shape=self.core.shape, temperature=temperature)
         found = forward_only(self.core.wrapped, step, batches)
         return found if self.core.place.last_stage else [None] * len(batches)
+
+
+def _together(samples: Sequence[PlannedSample], lengths: np.ndarray, most: int) -> list[list[PlannedSample]]:
+    """Runs of consecutive samples of at most so many tokens together; one sample at least."""
+    batches: list[list[PlannedSample]] = []
+    tokens = most
+    for sample in samples:
+        tokens += lengths[sample.row]
+        if tokens > most:
+            batches.append([])
+            tokens = lengths[sample.row]
+        batches[-1].append(sample)
+    return batches
 
 
 def _by_sample(packed: list, log_probs: list) -> list[SampleLogProbs]:

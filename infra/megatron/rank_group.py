@@ -17,6 +17,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from infra.errors import EngineUnavailable, FanlineError, TrainerUnavailable
 from infra.megatron.rank import TrainerRank
+from infra.megatron.reports import RankPlace
 from infra.nodes import described, own_address
 from infra.ray_cluster import ROOT, RayCluster, signals_heard
 
@@ -38,13 +39,13 @@ class Waiting:
 
 @dataclass
 class RankGroup:
-    """One actor a rank, each with one CPU and one GPU of the cluster; `places` are their (node address, process id)."""
+    """One actor a rank, each with one CPU and one GPU of the cluster; `places` are where, once they started."""
 
     cluster: RayCluster
     run_id: str
     rank_type: type[TrainerRank] = TrainerRank
     actors: list[Any] = field(default_factory=list)
-    places: list[tuple[str, int]] = field(default_factory=list)
+    places: list[RankPlace] = field(default_factory=list)
     bundles: PlacementGroup | None = None
 
     def create(self, ranks: int, environment: dict[str, str], arguments: Arguments) -> None:
@@ -141,8 +142,8 @@ class RankGroup:
         if self.bundles is not None:
             remove_placement_group(self.bundles)
             self.bundles = None
-        for pid in (pid for host, pid in self.places if host == own_address()):
-            for block in SHARED_MEMORY.glob(f"torch_{pid}_*"):
+        for rank in (place for place in self.places if place.host == own_address()):
+            for block in SHARED_MEMORY.glob(f"torch_{rank.process}_*"):
                 block.unlink(missing_ok=True)
         self.places = []
 

@@ -13,6 +13,23 @@ from infra.records.training import StepResult
 from infra.store import ObjectRef
 
 
+@dataclass(frozen=True)
+class DeviceMemory:
+    """Bytes of a GPU that nobody uses, and all that it has."""
+
+    free: int
+    total: int
+
+
+@dataclass(frozen=True)
+class RankPlace:
+    """Where a rank is: its node's address, its process id, its GPU as `CUDA_VISIBLE_DEVICES` names it ("" on a CPU)."""
+
+    host: str
+    process: int
+    device: str = ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class PushResult:
     """What was sent to every engine: number of tensors, bytes to each, seconds for all, digest of the weights sent."""
@@ -70,6 +87,8 @@ class RankIteration:
     ledger: ObjectRef
     rollouts_seen: int
     state: StateShard
+    log_probs_seconds: float = 0.0
+    state_seconds: float = 0.0
 
 
 def combine(iteration: int, step: Step, ranks: Sequence[RankStep]) -> StepResult:

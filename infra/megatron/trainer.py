@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -11,7 +12,7 @@ from infra.megatron.device import actor_environment, dtype_name, resolve
 from infra.megatron.layout import Layout
 from infra.megatron.rank import TrainerRank
 from infra.megatron.rank_group import RankGroup, Waiting
-from infra.megatron.reports import PushResult, RankIteration, combine
+from infra.megatron.reports import DeviceMemory, PushResult, RankIteration, combine
 from infra.nodes import own_address
 from infra.ray_cluster import RayCluster
 from infra.records.plan import TrainingPlan
@@ -20,7 +21,9 @@ from infra.records.sources import ModelRef
 from infra.records.training import StepResult, TrainedIteration
 from infra.run import Run
 from infra.scenario.review import refuse_unsupported
+from infra.sglang.address import ServerAddress
 from infra.store import ObjectRef, canonical_json, sha256
+from infra.turns import Turns
 
 if TYPE_CHECKING:
     from infra.megatron.weights import Receiver
@@ -40,6 +43,7 @@ class MegatronTrainer:
         self.layout = Layout.of(run.scenario.training)
         self.ranks = RankGroup(cluster, run.run_id, rank_type)
         self._starting: Waiting | None = None
+        self.turns: Turns | None = None  # where an engine shares the GPUs
 
     def start(self) -> None:
         """Create the ranks; they load the model while the caller goes on."""
@@ -68,7 +72,7 @@ class MegatronTrainer:
     def other_hosts(self) -> list[str]:
         """Addresses of the nodes other than the driver's that ranks are on; none before they are ready."""
         here = own_address()
-        return sorted({address for address, _ in self.ranks.places if address != here and not self.cluster.local})
+        return sorted({place.host for place in self.ranks.places if place.host != here and not self.cluster.local})
 
     def train(self, rollouts: RolloutsRef, plan: ObjectRef, *, publish_gradients: set[int]) -> TrainedIteration:
         """All steps of a plan.
@@ -80,6 +84,8 @@ class MegatronTrainer:
             NumericFailure: a loss or gradient is not finite; names step and rollouts.
         """
         record = self._own_plan(plan)
+        if self.turns is not None:
+            self.turns.for_training()
         asked = frozenset(publish_gradients)
         reports: list[RankIteration] = self._together(
             "train", lambda _: (rollouts, plan, asked), f"iteration {rollouts.iteration}"
@@ -97,6 +103,8 @@ class MegatronTrainer:
             weight_version=f"{rollouts.iteration + 1:04d}-{digest[:12]}",
             ledger=tuple(r.ledger for r in reports),
             dtype=dtype_name(self.run.scenario),
+            log_probs_seconds=max(r.log_probs_seconds for r in reports),
+            state_seconds=max(r.state_seconds for r in reports),
         )
 
     def rehearse(
@@ -135,7 +143,23 @@ class MegatronTrainer:
         Raises:
             EngineUnavailable: an engine does not take them.
         """
-        return self._together("push_weights", lambda _: (receivers, version), f"the push of weights {version}")[0]
+        self.wait_ready()
+        with self.turns.for_generation() if self.turns is not None else contextlib.nullcontext():
+            shares = self._shares(receivers)
+            return self._together("push_weights", lambda r: (shares[r], version), f"the push of weights {version}")[0]
+
+    def memory_of_ranks(self, do: str) -> list[DeviceMemory]:
+        """What `give_back_memory` or `take_memory` says of each rank's GPU; nothing of ranks without one."""
+        return [memory for memory in self._together(do, lambda _: (), do.replace("_", " ")) if memory is not None]
+
+    def _shares(self, receivers: Sequence[Receiver]) -> list[list[Receiver]]:
+        """Whom each rank sends to: the server on its own GPU, and rank 0 all that are on no rank's."""
+        devices = [place.device for place in self.ranks.places]
+        shares: list[list[Receiver]] = [[] for _ in range(self.layout.world_size)]
+        for receiver in receivers:
+            own = ",".join(receiver.devices) if isinstance(receiver, ServerAddress) else ""
+            shares[devices.index(own) if own in devices else 0].append(receiver)
+        return shares
 
     def load_state(self, state: ObjectRef) -> str:
         """Continue as the trainer that published the state, to the bit; returns the weights digest.
@@ -159,7 +183,7 @@ class MegatronTrainer:
         return digest
 
     def weights_digest(self) -> str:
-        """sha256 over sorted Hugging Face names and float32 bytes."""
+        """As `infra.weights_digest.digest`, of the tensors under their Hugging Face names."""
         return self._together("weights_digest", lambda _: (), "the weights digest")[0]
 
     def stop(self) -> None:

@@ -1,15 +1,17 @@
-"""The trainer's weights as full tensors under Hugging Face names: digest, export and push into engines."""
+"""The trainer's weights as full tensors under Hugging Face names: export and push into engines."""
 
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
+import shutil
+import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
 
 import ray
 import torch
@@ -17,20 +19,27 @@ import torch.distributed as dist
 import torch.multiprocessing
 from ray.actor import ActorHandle
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+from safetensors.torch import save_file
 from torch import Tensor
 
-from infra.errors import EngineUnavailable
+from infra.errors import ConfigurationError, EngineUnavailable
 from infra.megatron.config import ModelShape
 from infra.megatron.convert import to_huggingface
 from infra.megatron.groups import pipeline_group
 from infra.megatron.model import ModelParts
 from infra.megatron.reports import PushResult
+from infra.settings import visible_devices
 from infra.sglang.address import ServerAddress
+from infra.sglang.load_weights import LOADER, packed
+from infra.weights_digest import digest
 
 PUSH_SECONDS = 120.0
-PART_BYTES = 256 * 2**20
+PART_BYTES = 2**30
+OBJECT_BYTES = 256 * 2**20  # of a part that goes by way of Ray's object store
 
 Receiver = ServerAddress | ActorHandle
+Named = Sequence[tuple[str, Tensor]]
+Transport = Callable[[Named, Sequence[Receiver], str], None]
 
 
 def gather(model: ModelParts, named: Mapping[str, Tensor], shape: ModelShape) -> dict[str, Tensor]:
@@ -56,36 +65,53 @@ def gather(model: ModelParts, named: Mapping[str, Tensor], shape: ModelShape) ->
     return dict(sorted(whole.items()))
 
 
-def digest(tensors: Mapping[str, Tensor]) -> str:
-    """sha256 over sorted names and float32 bytes."""
-    total = hashlib.sha256()
-    for name in sorted(tensors):
-        total.update(name.encode())
-        total.update(tensors[name].detach().float().contiguous().cpu().numpy().data)
-    return total.hexdigest()
+def push(
+    tensors: Mapping[str, Tensor], receivers: Sequence[Receiver], version: str, transport: Transport | None = None
+) -> PushResult:
+    """Send all tensors to every engine and have it take the version; through memory unless told otherwise.
 
-
-def push(tensors: Mapping[str, Tensor], receivers: Sequence[Receiver], version: str) -> PushResult:
-    """Send all tensors to every engine and have it take the version.
-
-    Args:
-        receivers: servers of this host, which get them through shared memory, or actors that own one on another node.
     Raises:
         EngineUnavailable: an engine does not answer or refuses; names its URL and its answer.
     """
     started = time.monotonic()
-    # Clones: an engine may keep the memory, and the trainer goes on to change its own.
-    named = [(name, tensor.detach().clone().contiguous()) for name, tensor in tensors.items()]
+    named = [(name, tensor.detach().contiguous()) for name, tensor in tensors.items()]
+    (transport or by_memory)(named, receivers, version)
+    size = sum(t.numel() * t.element_size() for _, t in named)
+    return PushResult(tensors=len(named), bytes=size, seconds=time.monotonic() - started, digest=digest(dict(named)))
+
+
+def by_memory(named: Named, receivers: Sequence[Receiver], version: str) -> None:
+    """To servers of this host through shared memory (on the GPU that holds the tensors without leaving it), to actors
+    that own one on another node through Ray's object store."""
     for receiver in receivers:
         if isinstance(receiver, ServerAddress):
             send(receiver, named, version)
         else:
             _hand_over(receiver, named, version)
-    size = sum(t.numel() * t.element_size() for _, t in named)
-    return PushResult(tensors=len(named), bytes=size, seconds=time.monotonic() - started, digest=digest(dict(named)))
 
 
-def send(address: ServerAddress, named: Sequence[tuple[str, Tensor]], version: str) -> None:
+def by_folder(spool: Path, model: Path) -> Transport:
+    """To servers of this host by way of a model folder below `spool`, which is removed again.
+
+    Args:
+        model: folder of the model under training, for its config.json.
+    """
+
+    def transport(named: Named, receivers: Sequence[Receiver], version: str) -> None:
+        spool.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=spool) as name:
+            save_file({name: t.cpu().contiguous() for name, t in named}, Path(name) / "model.safetensors")
+            shutil.copy(model / "config.json", name)
+            for receiver in receivers:
+                if not isinstance(receiver, ServerAddress):
+                    raise ConfigurationError("engine.weight_sync disk needs engines on the trainer's own host.")
+                payload = {"model_path": name, "load_format": "auto", "flush_cache": True, "weight_version": version}
+                post(receiver, "/update_weights_from_disk", payload)
+
+    return transport
+
+
+def send(address: ServerAddress, named: Named, version: str) -> None:
     """Have a server of this host load these tensors from shared memory, and take the version.
 
     Raises:
@@ -93,18 +119,26 @@ def send(address: ServerAddress, named: Sequence[tuple[str, Tensor]], version: s
     """
     # With the `file_descriptor` strategy the server dies when it opens the tensors.
     torch.multiprocessing.set_sharing_strategy("file_system")
-    payload = {
-        "serialized_named_tensors": [base64.b64encode(ForkingPickler.dumps(named)).decode()],
-        "flush_cache": True,
-        "weight_version": version,
-    }
-    _post(f"{address.url}/update_weights_from_tensor", payload, address.headers)
+    own_gpu = address.devices == visible_devices() != ()
+    todo = list(parts(named, PART_BYTES))
+    for number, part in enumerate(todo):
+        shared = packed(part if own_gpu else [(name, tensor.cpu()) for name, tensor in part])
+        pickled = base64.b64encode(ForkingPickler.dumps(shared)).decode()
+        payload = {
+            "serialized_named_tensors": [pickled] * max(len(address.devices), 1),
+            "load_format": LOADER,
+            "flush_cache": number == len(todo) - 1,
+            "weight_version": version,
+        }
+        post(address, "/update_weights_from_tensor", payload)
+    if own_gpu:
+        torch.cuda.ipc_collect()
 
 
-def _hand_over(host: ActorHandle, named: Sequence[tuple[str, Tensor]], version: str) -> None:
+def _hand_over(host: ActorHandle, named: Named, version: str) -> None:
     """By way of Ray's object store, in parts of a bounded size; no request is running between two parts."""
     try:
-        for part in parts(named):
+        for part in parts(named, OBJECT_BYTES):
             ray.get(host.take.remote([(name, t.cpu()) for name, t in part], version), timeout=PUSH_SECONDS)
     except RayTaskError as error:
         if isinstance(error.cause, EngineUnavailable):
@@ -115,7 +149,7 @@ def _hand_over(host: ActorHandle, named: Sequence[tuple[str, Tensor]], version: 
         raise EngineUnavailable(words, next_step="See `ray status`.", ids=[version]) from error
 
 
-def parts(named: Sequence[tuple[str, Tensor]], most: int = PART_BYTES) -> Iterator[list[tuple[str, Tensor]]]:
+def parts(named: Named, most: int) -> Iterator[list[tuple[str, Tensor]]]:
     """Runs of consecutive tensors of at most so many bytes together; one tensor at least."""
     part: list[tuple[str, Tensor]] = []
     size = 0
@@ -130,9 +164,14 @@ def parts(named: Sequence[tuple[str, Tensor]], most: int = PART_BYTES) -> Iterat
         yield part
 
 
-def _post(url: str, payload: Mapping[str, object], headers: Mapping[str, str]) -> None:
-    body = json.dumps(payload).encode()
-    request = urllib.request.Request(url, body, {"Content-Type": "application/json", **headers})
+def post(server: ServerAddress, path: str, payload: Mapping[str, object]) -> None:
+    """Ask a server to do something with its weights.
+
+    Raises:
+        EngineUnavailable: it does not answer, or refuses.
+    """
+    url, body = f"{server.url}{path}", json.dumps(payload).encode()
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json", **server.headers})
     try:
         with urllib.request.urlopen(request, timeout=PUSH_SECONDS) as answer:
             result = json.loads(answer.read())

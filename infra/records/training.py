@@ -38,7 +38,8 @@ class TrainedIteration:
 
     `log_probs` are the trainer's log-probs before the first step (schema LOG_PROBS_SCHEMA); `state` is the manifest of
     the trainer state to resume from; `weight_version` the version that the engine has to answer with after the sync;
-    `dtype` the type of the parameters that the forward pass has, which says what is rounding.
+    `dtype` the type of the parameters that the forward pass has, which says what is rounding. `log_probs_seconds` and
+    `state_seconds` are what the slowest rank took for the log-probs before training, and to publish its state.
     """
 
     iteration: int
@@ -50,6 +51,8 @@ class TrainedIteration:
     weight_version: str
     ledger: tuple[ObjectRef, ...]
     dtype: str = "float32"
+    log_probs_seconds: float = 0.0
+    state_seconds: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -67,8 +70,20 @@ class TrainedIteration:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HandOver:
+    """Memory of shared GPUs that went to the `engine` or the `trainer`: how long it took, what was free in between."""
+
+    to: str
+    seconds: float
+    free_gib: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class SyncResult:
-    """One weight sync: the engine's answer, and how far its log-probs of stored sequences are from the trainer's."""
+    """One weight sync: the engine's answer, and how far its log-probs of stored sequences are from the trainer's.
+
+    `hand_overs` are those of the iteration, where engine and trainer share GPUs.
+    """
 
     iteration: int
     weight_version: str
@@ -80,6 +95,7 @@ class SyncResult:
     sequences_compared: int
     max_log_prob_error: float
     moved_log_probs: float  # how far the iteration's steps moved the same log-probs: the error has to be far below
+    hand_overs: tuple[HandOver, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

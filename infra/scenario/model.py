@@ -129,14 +129,33 @@ class Normalization(Section):
 
 
 class Engine(Section):
-    """SGLang: one server process."""
+    """SGLang: its servers, and what each of them may take."""
 
-    max_total_tokens: int = Field(16_384, ge=256, description="tokens of the KV cache (CPU)")
+    servers: int | None = Field(
+        None,
+        ge=1,
+        le=512,
+        description="server processes, among which requests are shared out; null is as many as the GPUs allow, one on a CPU",
+    )
+    tensor_parallel: int = Field(1, ge=1, le=64, description="GPUs of one server")
+    max_total_tokens: int | None = Field(
+        None,
+        ge=256,
+        description="most tokens that the KV cache holds; null is 16,384 on a CPU, and what memory_fraction leaves on a GPU",
+    )
     max_running_requests: int = Field(32, ge=1, description="requests that the server batches")
     start_deadline_seconds: float = Field(300, gt=0, description="longest that the server may take until it is healthy")
     request_deadline_seconds: float = Field(600, gt=0, description="longest that one generation may take")
     memory_fraction: float = Field(
         0.7, gt=0, le=0.95, description="static memory fraction on a GPU; 0.6 where memory is tight"
+    )
+    offload: bool = Field(
+        True,
+        description="on GPUs that engine and trainer share, each gives its memory back while the other works",
+    )
+    weight_sync: Literal["memory", "distributed", "disk"] = Field(
+        "memory",
+        description="how weights get into the engine: memory is shared memory, CUDA IPC on the trainer's own GPU and Ray's object store to other hosts; distributed is a process group (NCCL) with engines on other GPUs; disk is a folder of this host",
     )
 
 

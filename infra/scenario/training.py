@@ -82,6 +82,10 @@ class Training(Section):
     )
     context_parallel: int = Field(1, ge=1, le=64)
     sequence_parallel: bool = False
+    recompute: bool = Field(
+        False,
+        description="compute activations again in the backward pass instead of keeping them: less memory, more time",
+    )
     publish_gradients: Literal["none", "first", "all"] = Field(
         "first",
         description="unclipped gradients to publish as float32 safetensors, with the weights before each step but the run's first: of the first step whose advantages are not all 0, of every step, or none",

@@ -19,11 +19,15 @@ class HiddenKey(str):
 
 @dataclass(frozen=True)
 class ServerAddress:
-    """Host, port and key of one server; without a key it answers everybody who reaches it."""
+    """Host, port and key of one server; without a key it answers everybody who reaches it.
+
+    `devices` are its GPUs, one for each tensor-parallel rank, as `CUDA_VISIBLE_DEVICES` names them; none on a CPU.
+    """
 
     host: str
     port: int
     key: HiddenKey | None = None
+    devices: tuple[str, ...] = ()
 
     @property
     def url(self) -> str:

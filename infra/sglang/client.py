@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal, Protocol, Self
 
 import aiohttp
 import orjson
@@ -17,6 +17,7 @@ KEEP_ALIVE_SECONDS = 3.0
 PREFILL_SEQUENCES, PREFILL_TOKENS = 32, 8192
 
 FinishReason = Literal["stop", "length", "abort"]
+MemoryPart = Literal["weights", "kv_cache"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +32,27 @@ class Generation:
     log_probs: list[float]
     finish_reason: FinishReason
     weight_version: str
+
+
+class Client(Protocol):
+    """What stages ask of an engine, of one server or several; methods as of `EngineClient`."""
+
+    async def __aenter__(self) -> Self: ...
+    async def __aexit__(self, *_: object) -> None: ...
+
+    async def generate(
+        self,
+        input_ids: Sequence[int],
+        *,
+        max_new_tokens: int,
+        temperature: float,
+        top_p: float = 1.0,
+        stop_token_ids: Sequence[int] = (),
+        seed: int,
+    ) -> Generation: ...
+
+    async def prefill_log_probs(self, sequences: Sequence[tuple[Sequence[int], int]]) -> list[list[float]]: ...
+    async def weight_version(self) -> str: ...
 
 
 class EngineClient:
@@ -137,13 +159,13 @@ class EngineClient:
     async def resume(self) -> None:
         await self._request("POST", "/continue_generation", {})
 
-    async def release_memory(self) -> None:
-        """Give the accelerator's memory (weights and cache) back; no request may be running."""
-        await self._request("POST", "/release_memory_occupation", {})
+    async def release_memory(self, parts: Sequence[MemoryPart]) -> None:
+        """Give memory of the accelerator back; no request may be running."""
+        await self._request("POST", "/release_memory_occupation", {"tags": list(parts)})
 
-    async def resume_memory(self) -> None:
+    async def resume_memory(self, parts: Sequence[MemoryPart]) -> None:
         """Take the memory again. The weights are undefined until they are pushed."""
-        await self._request("POST", "/resume_memory_occupation", {})
+        await self._request("POST", "/resume_memory_occupation", {"tags": list(parts)})
 
     async def _generate(self, request: dict[str, Any]) -> Any:
         return orjson.loads(await self._request("POST", "/generate", {**request, "return_logprob": True}))

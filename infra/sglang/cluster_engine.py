@@ -43,7 +43,7 @@ class EngineHost:
 
     def wait_ready(self) -> ServerAddress:
         self.engine.wait_ready()
-        return self.engine.receiver
+        return self.engine.receivers[0]
 
     def running(self) -> bool:
         return self.engine.running
@@ -52,7 +52,7 @@ class EngineHost:
         """Load these tensors into the server, through this host's shared memory."""
         from infra.megatron.weights import send
 
-        send(self.engine.receiver, tensors, version)
+        send(self.engine.receivers[0], tensors, version)
 
     def stop(self) -> None:
         self.engine.stop()
@@ -71,9 +71,9 @@ class ClusterEngine(ServingEngine):
         self._address: ServerAddress | None = None
 
     @property
-    def receiver(self) -> Any:
-        """What a trainer rank hands weights to."""
-        return self._host
+    def receivers(self) -> tuple[Any]:
+        """What a trainer rank hands weights to: the actor, or the server itself where it is a member of a group."""
+        return (self._address if self.run.scenario.engine.weight_sync == "distributed" else self._host,)
 
     @property
     def running(self) -> bool:

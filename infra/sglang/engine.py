@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 import subprocess
 import sys
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -17,7 +19,7 @@ from infra.ports import free_port
 from infra.scenario.model import Engine
 from infra.settings import settings as machine
 from infra.sglang.address import HiddenKey, ServerAddress
-from infra.sglang.client import EngineClient
+from infra.sglang.client import EngineClient, MemoryPart
 from infra.sglang.flags import Device, Dtype, dtype_on, server_arguments, server_environment, within_memory
 from infra.sglang.health import is_ready
 from infra.sglang.serving import ServingEngine
@@ -33,6 +35,7 @@ BACKOFF_SECONDS = 1.0
 POLL_SECONDS = 0.1
 STOP_SECONDS = 15.0
 LOG_LINES = 12
+MEMORY_PARTS: tuple[MemoryPart, ...] = ("weights", "kv_cache")
 
 
 class SGLangEngine(ServingEngine):
@@ -43,6 +46,8 @@ class SGLangEngine(ServingEngine):
         log_path: the server's output is appended here.
         host: the address of this host that it answers on; with another than the loopback one, give a key.
         key: what every request has to bring.
+        devices: GPUs of the server, one for each tensor-parallel rank, as `CUDA_VISIBLE_DEVICES` names them; all that
+            this process sees by default.
 
     Example:
         with SGLangEngine(model_path=…, …) as engine:  # starts; other things can start meanwhile
@@ -63,13 +68,15 @@ class SGLangEngine(ServingEngine):
         concurrency: int = 64,
         host: str = LOOPBACK,
         key: HiddenKey | None = None,
+        devices: tuple[str, ...] = (),
     ):
         self.model_path, self.settings, self.log_path, self.concurrency = model_path, settings, log_path, concurrency
         self.device: Device = device
         self.dtype: Dtype = dtype_on(device) if dtype == "auto" else dtype
         self.deterministic, self.seed = deterministic, seed
         self._process: subprocess.Popen[bytes] | None = None
-        self._address = ServerAddress(host, 0, key)
+        self._address = ServerAddress(host, 0, key, devices)
+        self._asleep: set[MemoryPart] = set()
         self._name = ""
         self._started = 0.0
         self._attempts = 0
@@ -83,8 +90,10 @@ class SGLangEngine(ServingEngine):
         device: Device | None = None,
         host: str = LOOPBACK,
         key: HiddenKey | None = None,
+        devices: tuple[str, ...] = (),
+        name: str = "engine",
     ) -> SGLangEngine:
-        """The engine of a run on this host; its log lies in the run's spool folder."""
+        """The engine of a run on this host; its log lies in the run's spool folder, named after it."""
         from infra.megatron.device import resolve
 
         scenario = run.scenario
@@ -95,10 +104,11 @@ class SGLangEngine(ServingEngine):
             dtype=scenario.dtype,
             deterministic=scenario.deterministic,
             seed=scenario.seed,
-            log_path=run.spool / "engine.log",
+            log_path=run.spool / f"{name}.log",
             concurrency=scenario.rollout.concurrency,
             host=host,
             key=key,
+            devices=devices,
         )
 
     @property
@@ -107,9 +117,9 @@ class SGLangEngine(ServingEngine):
         return self._address.url
 
     @property
-    def receiver(self) -> ServerAddress:
+    def receivers(self) -> tuple[ServerAddress]:
         """Where a trainer rank of this host hands weights to."""
-        return self._address
+        return (self._address,)
 
     @property
     def running(self) -> bool:
@@ -127,6 +137,29 @@ class SGLangEngine(ServingEngine):
         deadline = self.settings.request_deadline_seconds
         return EngineClient(self.url, deadline, concurrency or self.concurrency, headers=self._address.headers)
 
+    @property
+    def released(self) -> bool:
+        """Whether weights and cache were given back, and not all of it was taken again."""
+        return bool(self._asleep)
+
+    def release(self) -> None:
+        """Give the GPU's memory back, weights and cache; no request may be running.
+
+        Raises:
+            EngineUnavailable: the server does not answer.
+        """
+        asyncio.run(self._ask(lambda client: client.release_memory(MEMORY_PARTS)))
+        self._asleep = set(MEMORY_PARTS)
+
+    def resume(self, part: MemoryPart) -> None:
+        """Take memory again, of which the weights are undefined until they are pushed; errors as of `release`."""
+        asyncio.run(self._ask(lambda client: client.resume_memory([part])))
+        self._asleep.discard(part)
+
+    async def _ask(self, what: Callable[[EngineClient], Awaitable[None]]) -> None:
+        async with self.client(1) as client:
+            await what(client)
+
     def start(self) -> None:
         """Start the server and return at once; a server that runs already is kept."""
         if not self.running:
@@ -134,13 +167,17 @@ class SGLangEngine(ServingEngine):
             self._started = time.monotonic()
             self._launch()
 
+    def answers(self) -> bool:
+        """Whether the server answers now."""
+        return self.running and is_ready(self._address, self._name)
+
     def wait_ready(self) -> None:
         """Return when the server answers. A server that dies before is started a second time, on another port.
 
         Raises:
             EngineUnavailable: it died twice or was silent for `start_deadline_seconds`; shows its last log lines.
         """
-        while not (self.running and is_ready(self._address, self._name)):
+        while not self.answers():
             if not self.running:
                 self._launch_again()
             if time.monotonic() - self._started > self.settings.start_deadline_seconds:
@@ -156,6 +193,7 @@ class SGLangEngine(ServingEngine):
 
     def _launch(self) -> None:
         self._attempts += 1
+        self._asleep = set()
         self._address = replace(self._address, port=free_port())
         self._name = f"fanline-{secrets.token_hex(8)}"
         arguments = server_arguments(
@@ -170,7 +208,7 @@ class SGLangEngine(ServingEngine):
         )
         self._process = supervised(
             [sys.executable, "-m", "infra.sglang.launch", *arguments],
-            env=server_environment(os.environ, self.device, self.dtype, self._address.key),
+            env=server_environment(os.environ, self.device, self.dtype, self._address),
             log_path=self.log_path,
             cwd=ROOT,
             grace_seconds=0,

@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Literal
 
 from infra.scenario.model import Engine
-from infra.sglang.address import KEY_VARIABLE, HiddenKey, ServerAddress
+from infra.sglang.address import KEY_VARIABLE, ServerAddress
+from infra.sglang.load_weights import LOADER
 
 DECODE_GRAPH_SIZES = (1, 8, 64, 256, 1024)
 TIGHT_MEMORY_FRACTION = 0.6
+CPU_CACHE_TOKENS = 16_384
 
 Device = Literal["cpu", "cuda"]
 Dtype = Literal["float32", "bfloat16"]
@@ -47,8 +49,10 @@ def server_arguments(
         *("--host", address.host, "--port", str(address.port)),
         *("--max-running-requests", str(settings.max_running_requests)),
         *("--sampling-backend", "pytorch", "--grammar-backend", "none"),
+        *("--custom-weight-loader", LOADER),
         *("--skip-tokenizer-init", "--skip-server-warmup", "--log-level-http", "warning"),
         *(["--enable-deterministic-inference"] if deterministic else []),
+        *(["--tp-size", str(len(address.devices))] if len(address.devices) > 1 else []),
         *(_cpu(settings) if device == "cpu" else _cuda(settings)),
     ]
 
@@ -56,7 +60,7 @@ def server_arguments(
 def _cpu(settings: Engine) -> list[str]:
     return [
         *("--attention-backend", "torch_native", "--disable-overlap-schedule", "--sleep-on-idle"),
-        *("--max-total-tokens", str(settings.max_total_tokens)),
+        *("--max-total-tokens", str(settings.max_total_tokens or CPU_CACHE_TOKENS)),
     ]
 
 
@@ -68,19 +72,22 @@ def _cuda(settings: Engine) -> list[str]:
         *("--attention-backend", "triton", "--disable-prefill-cuda-graph"),
         *("--cuda-graph-bs-decode", *map(str, sizes)),
         *("--mem-fraction-static", str(settings.memory_fraction), "--enable-memory-saver"),
+        *(["--max-total-tokens", str(settings.max_total_tokens)] if settings.max_total_tokens else []),
     ]
 
 
 def server_environment(
-    inherited: Mapping[str, str], device: Device, dtype: Dtype, key: HiddenKey | None = None
+    inherited: Mapping[str, str], device: Device, dtype: Dtype, address: ServerAddress
 ) -> dict[str, str]:
-    """The server's environment: the model is a local folder, so nothing may be asked of a hub.
+    """The server's environment: the model is a local folder, so nothing may be asked of a hub; its GPUs and no others.
 
     The key goes this way because a command line can be read by everybody on the host.
     """
     common = {**inherited, "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
-    if key is not None:
-        common[KEY_VARIABLE] = key
+    if address.key is not None:
+        common[KEY_VARIABLE] = address.key
+    if address.devices:
+        common["CUDA_VISIBLE_DEVICES"] = ",".join(address.devices)
     if device == "cpu":
         # Compiling costs more than it gives at this size. Threads that spin while they wait take the cores from the
         # trainer and from each other: on two busy cores generation was ten times slower with them.

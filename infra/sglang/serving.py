@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from infra.megatron.weights import Receiver
-    from infra.sglang.client import EngineClient
+    from infra.sglang.client import Client, MemoryPart
 
 
 class ServingEngine(ABC):
-    """One SGLang server: of this host (`SGLangEngine`) or on a node of a Ray cluster (`ClusterEngine`).
+    """SGLang: one server of this host (`SGLangEngine`), several of them (`Fleet`), or one on a node of a Ray cluster
+    (`ClusterEngine`).
 
-    `after_restart` is called when a restarted server is ready: it has the weights that it was started with again, and
-    whoever pushed others has to push them again.
+    `before_restart` is called when the old server has ended: the new one takes all its memory at once. `after_restart`
+    is called when it is ready: it has the weights that it was started with again, and whoever pushed others has to
+    push them again.
     """
 
+    before_restart: Callable[[], None] | None = None
     after_restart: Callable[[], None] | None = None
 
     @property
@@ -27,12 +30,25 @@ class ServingEngine(ABC):
 
     @property
     @abstractmethod
-    def receiver(self) -> Receiver:
-        """What a trainer rank hands weights to."""
+    def receivers(self) -> Sequence[Receiver]:
+        """What trainer ranks hand weights to, one a server."""
 
     @abstractmethod
-    def client(self, concurrency: int | None = None) -> EngineClient:
+    def client(self, concurrency: int | None = None) -> Client:
         """A client for one event loop, to be used as `async with engine.client() as client`."""
+
+    @property
+    def released(self) -> bool:
+        """Whether weights and cache were given back, and not all of it was taken again."""
+        return False
+
+    def release(self) -> None:
+        """Give the GPU's memory back, weights and cache; no request may be running."""
+        raise NotImplementedError(f"{type(self).__name__} shares no GPU")
+
+    def resume(self, part: MemoryPart) -> None:
+        """Take memory again, of which the weights are undefined until they are pushed."""
+        raise NotImplementedError(f"{type(self).__name__} shares no GPU")
 
     @abstractmethod
     def start(self) -> None:
@@ -46,13 +62,23 @@ class ServingEngine(ABC):
     def stop(self) -> None:
         """End the server and everything that it started."""
 
+    def answers(self) -> bool:
+        """Whether the server answers now."""
+        return self.running
+
+    def stop_lost(self) -> None:
+        """End what a restart has to start anew."""
+        self.stop()
+
     def restart(self) -> None:
-        """Stop what is left of the server, start it again, wait until it answers and let `after_restart` do its part.
+        """Stop what is lost, start it again, wait until it answers and let `after_restart` do its part.
 
         Raises:
             EngineUnavailable: it did not come back.
         """
-        self.stop()
+        self.stop_lost()
+        if self.before_restart is not None:
+            self.before_restart()
         self.start()
         self.wait_ready()
         if self.after_restart is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,9 +34,7 @@ def push_and_compare(
     run: Run, rollouts: RolloutsRef, trained: TrainedIteration, trainer: MegatronTrainer, engine: ServingEngine
 ) -> SyncResult:
     """Push, then compare both sides' log-probs of stored sequences at temperature 1, in nats."""
-    started = time.monotonic()
-    pushed = trainer.push_weights([engine.receiver], trained.weight_version)
-    seconds = time.monotonic() - started
+    pushed = trainer.push_weights(engine.receivers, trained.weight_version)
     table = read_table(run.store, rollouts.table)
     before_training = _log_probs_before_training(run, trained)
     keys = list(zip(table["rollout_id"].to_pylist(), table["sibling"].to_pylist(), strict=True))
@@ -54,10 +51,11 @@ def push_and_compare(
         weights_digest=pushed.digest,
         tensors=pushed.tensors,
         bytes=pushed.bytes,
-        seconds=seconds,
+        seconds=pushed.seconds,
         sequences_compared=len(rows),
         max_log_prob_error=_largest_difference(ours, theirs),
         moved_log_probs=_largest_difference(after, before),
+        hand_overs=trainer.turns.made() if trainer.turns is not None else (),
     )
 
 

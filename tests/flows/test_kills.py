@@ -19,10 +19,14 @@ def process_of(home: Path, name: str) -> int:
     return found[0]
 
 
+OTHER_WAYS = ("engine.servers=2", "engine.weight_sync=distributed", "training.recompute=true")
+
+
+@pytest.mark.parametrize("settings", [(), OTHER_WAYS], ids=["one server", "two servers, weights by a group, recompute"])
 def test_a_killed_engine_is_replaced_and_the_run_ends_as_if_nothing_had_been(
-    start_run: Start, undisturbed: str, tmp_path: Path
+    settings: tuple[str, ...], start_run: Start, undisturbed: str, tmp_path: Path
 ):
-    process = start_slow(start_run, tmp_path)
+    process = start_slow(start_run, tmp_path, *(f"--set={one}" for one in settings))
     wait_for_a_rollout(tmp_path)
     os.kill(process_of(tmp_path, "infra.sglang.launch"), signal.SIGKILL)
     result = ended(process)

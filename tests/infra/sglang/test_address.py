@@ -25,5 +25,6 @@ def test_it_stays_hidden_on_its_way_into_the_servers_settings():
 
 
 def test_it_goes_by_the_environment():
-    assert server_environment({}, "cpu", "float32", HiddenKey("secret"))[KEY_VARIABLE] == "secret"
-    assert KEY_VARIABLE not in server_environment({}, "cpu", "float32")
+    open_to_all, locked = (ServerAddress("127.0.0.1", 1, key) for key in (None, HiddenKey("secret")))
+    assert server_environment({}, "cpu", "float32", locked)[KEY_VARIABLE] == "secret"
+    assert KEY_VARIABLE not in server_environment({}, "cpu", "float32", open_to_all)

@@ -66,7 +66,10 @@ def test_decode_graphs_reach_the_largest_batch(most, sizes):
 
 
 def test_the_environment_never_asks_a_hub_and_keeps_what_was_there():
-    cpu, cuda = (server_environment({"PATH": "/bin"}, device, "float32") for device in ("cpu", "cuda"))
+    cpu, cuda = (
+        server_environment({"PATH": "/bin"}, device, "float32", ServerAddress("127.0.0.1", 4711))
+        for device in ("cpu", "cuda")
+    )
     assert cpu["PATH"] == cuda["PATH"] == "/bin"
     assert cpu["HF_HUB_OFFLINE"] == cuda["HF_HUB_OFFLINE"] == "1"
     assert cpu["SGLANG_USE_CPU_ENGINE"] == "1"

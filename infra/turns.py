@@ -1,0 +1,109 @@
+"""Engine and trainer on the same GPUs take turns with the memory: each gives back what the other needs to work.
+
+generate ─▶ the engine gives back weights and cache ─▶ the trainer takes its optimizer back ─▶ train ─┐
+    ▲                                                                                                 ▼
+    └── the engine takes its cache ◀── weight sync ◀── it takes memory for weights ◀── optimizer to the host
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from infra.errors import InfraFault
+from infra.records.training import HandOver
+
+if TYPE_CHECKING:
+    from infra.megatron.reports import DeviceMemory
+    from infra.sglang.serving import ServingEngine
+
+GIB = 2**30
+
+RanksDo = Callable[[str], "list[DeviceMemory]"]
+
+
+class Turns:
+    """Who has the memory. The engine starts with its own; the trainer's first turn begins with `for_training`.
+
+    Args:
+        ranks: has every trainer rank do `give_back_memory` or `take_memory`; what each one's GPU had free in between.
+    """
+
+    def __init__(self, engine: ServingEngine, ranks: RanksDo):
+        self.engine, self._ranks = engine, ranks
+        self._trainer_has_it = True
+        self._made: list[HandOver] = []
+        self._given: list[int] = []  # bytes of each GPU that the engine gave back last
+
+    def for_training(self) -> None:
+        """Engine to trainer; nothing happens where the trainer has the memory.
+
+        Raises:
+            InfraFault: nothing became free by it; gives the figures.
+        """
+        if self._trainer_has_it:
+            return
+        started = time.monotonic()
+        before = self._ranks("give_back_memory")  # which they did: for what is free
+        self.engine.release()
+        memory = self._ranks("take_memory")
+        self._trainer_has_it = True
+        self._given = [gpu.free - was.free for gpu, was in zip(memory, before, strict=True)]
+        self._note("trainer", started, memory)
+        if sum(self._given) <= 0:
+            self._refuse(list(range(len(memory))), memory, [gpu.free + 1 for gpu in before], "The engine")
+
+    @contextmanager
+    def for_generation(self) -> Iterator[None]:
+        """Trainer to engine. Inside the block the engine has room for the weights, which are to be set there.
+
+        Raises:
+            InfraFault: less is free than the engine gave back; gives the figures.
+        """
+        started = time.monotonic()
+        memory = self._ranks("give_back_memory") if self._trainer_has_it else []
+        asleep = self.engine.released
+        if asleep:
+            if self._given:
+                short = [k for k, gpu in enumerate(memory) if gpu.free < self._given[k]]
+                self._refuse(short, memory, self._given, "The trainer")
+            self.engine.resume("weights")
+        seconds = time.monotonic() - started
+        yield
+        started = time.monotonic() - seconds
+        if asleep:
+            self.engine.resume("kv_cache")
+        if self._trainer_has_it:
+            self._note("engine", started, memory)
+        self._trainer_has_it = False
+
+    def before_restart(self) -> None:
+        """A server that starts takes all its memory at once."""
+        if self._trainer_has_it:
+            self._ranks("give_back_memory")
+        self._given = []  # by a server that is gone
+
+    def made(self) -> tuple[HandOver, ...]:
+        """The hand-overs since this was asked last."""
+        made, self._made = tuple(self._made), []
+        return made
+
+    def _note(self, to: str, started: float, memory: list[DeviceMemory]) -> None:
+        free = tuple(round(gpu.free / GIB, 2) for gpu in memory)
+        self._made.append(HandOver(to=to, seconds=time.monotonic() - started, free_gib=free))
+
+    def _refuse(self, short: list[int], memory: list[DeviceMemory], least: Sequence[int], who: str) -> None:
+        if not short:
+            return
+        figures = ", ".join(
+            f"GPU of rank {k}: {memory[k].free / GIB:.1f} of {memory[k].total / GIB:.1f} GiB free, at least "
+            f"{least[k] / GIB:.1f} expected"
+            for k in short
+        )
+        raise InfraFault(
+            f"{who} gave memory back, and too little is free: {figures}.",
+            next_step="See with nvidia-smi who holds it; lower engine.memory_fraction or say engine.offload false.",
+            ids=short,
+        )

@@ -1,0 +1,48 @@
+"""Pushed weights on their way into a server's model."""
+
+import pytest
+import torch
+
+from infra.sglang.load_weights import BUFFER, load, packed
+
+
+class Model:
+    def __init__(self):
+        self.loaded: list[tuple[str, torch.Tensor]] = []
+
+    def load_weights(self, named: list[tuple[str, torch.Tensor]]) -> None:
+        self.loaded = named
+
+
+NAMED = [
+    ("a", torch.randn(3, 5)),
+    ("b", torch.randn(7).bfloat16()),
+    ("c", torch.arange(4)),
+    ("d", torch.randn(4, 6).t()),
+]
+
+
+def test_what_is_packed_is_loaded():
+    model = Model()
+    load(model, packed(NAMED))
+    assert [name for name, _ in model.loaded] == ["a", "b", "c", "d"]
+    for (_, got), (_, sent) in zip(model.loaded, NAMED, strict=True):
+        assert got.dtype == sent.dtype and torch.equal(got, sent)
+
+
+def test_the_buffer_holds_copies():
+    weight = torch.ones(4)
+    sent = packed([("w", weight)])
+    weight.zero_()
+    model = Model()
+    load(model, sent)
+    assert model.loaded[0][1].tolist() == [1.0] * 4
+
+
+@pytest.mark.parametrize("at", [0, 20, 70])
+def test_a_byte_that_changed_on_the_way_is_refused_and_nothing_is_loaded(at: int):
+    model, sent = Model(), packed([("a", torch.randn(20))])
+    dict(sent)[BUFFER][at] ^= 1
+    with pytest.raises(ValueError, match=r"weights of digest \w{64} arrived, \w{64} were sent"):
+        load(model, sent)
+    assert model.loaded == []
