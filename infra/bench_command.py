@@ -10,7 +10,11 @@ from rich.text import Text
 
 from infra.errors import ConfigurationError
 
-BENCHES = ("schedule", "normalise", "grade", "loss", "training", "rollout", "clean", "overhead", "pool")
+BENCHES = (
+    *("schedule", "normalise", "grade", "loss"),
+    *("training", "rollout", "iteration", "gpu"),
+    *("clean", "overhead", "pool"),
+)
 
 
 def run_bench(name: str, sizes: str | None) -> dict[str, Any]:
@@ -18,8 +22,8 @@ def run_bench(name: str, sizes: str | None) -> dict[str, Any]:
 
     Args:
         sizes: numbers with commas between: samples (schedule, normalise), tokens (loss, training), samples at a time
-            (rollout), seeds (clean), rounds (overhead), runs (pool), or integer and symbolic answers (grade); its own
-            by default.
+            (rollout, gpu), rollouts (iteration), seeds (clean), rounds (overhead), runs (pool), or integer and symbolic
+            answers (grade); its own by default.
     Raises:
         ConfigurationError: no such bench, or sizes that are none.
     """

@@ -1,7 +1,10 @@
 """A model with random weights for benches: of the shape of Qwen2.5-0.5B on CUDA, small on a CPU."""
 
+import shutil
 from pathlib import Path
 from typing import Literal
+
+from infra.sources.embedded.model import folder as embedded_folder
 
 SMALL = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "vocab_size": 4096}
 HALF_BILLION = {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "vocab_size": 151_936}
@@ -9,8 +12,12 @@ POSITIONS = 32_768
 SAMPLE = 512  # tokens of a sample where all are equal
 
 
-def write_model(folder: Path, kind: Literal["cpu", "cuda"]) -> tuple[Path, int]:
-    """Save it in Hugging Face layout, without a tokenizer; its folder and vocabulary."""
+def write_model(folder: Path, kind: Literal["cpu", "cuda"], *, tokenizer: bool = False) -> tuple[Path, int]:
+    """Save it in Hugging Face layout; its folder and vocabulary.
+
+    Args:
+        tokenizer: whether to put that of `embedded://tiny` beside it, which knows a few of its tokens.
+    """
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -29,4 +36,7 @@ def write_model(folder: Path, kind: Literal["cpu", "cuda"]) -> tuple[Path, int]:
     with torch.device(kind):
         model = Qwen2ForCausalLM(config)
     model.to(dtype).save_pretrained(folder)  # type: ignore[reportArgumentType]
+    if tokenizer:
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(embedded_folder("tiny")[0] / name, folder)
     return folder, config.vocab_size

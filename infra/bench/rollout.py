@@ -20,7 +20,7 @@ from hooks.stock import generate
 from infra.bench.random_model import write_model
 from infra.hook_loading import Hook
 from infra.ledger import LedgerWriter
-from infra.megatron.device import resolve
+from infra.megatron.device import Kind, resolve
 from infra.scenario.load import load
 from infra.scenario.model import Engine
 from infra.sglang.engine import SGLangEngine
@@ -46,29 +46,54 @@ def run(sizes: Sequence[int] | None = None) -> dict[str, Any]:
     """
     scenario = load("tiny")
     kind = resolve(scenario)
-    sizes = sizes or (ON_CUDA if kind == "cuda" else ON_CPU)
+    sizes = sizes or sizes_on(kind)
     with tempfile.TemporaryDirectory() as folder:
         model, vocabulary = write_model(Path(folder) / "model", kind)
-        own = {"max_total_tokens": 2 * max(sizes) * sum(TOKENS[kind]), "max_running_requests": max(sizes)}
-        settings = Engine.model_validate(own)
-        engine = SGLangEngine(
-            model_path=model,
-            settings=settings,
-            device=kind,
-            deterministic=scenario.deterministic,
-            seed=0,
-            log_path=Path(folder) / "engine.log",
-            concurrency=max(sizes),
-        )
-        with engine:
+        with server(model, kind, sizes, Path(folder), deterministic=scenario.deterministic) as engine:
             engine.wait_ready()
-            bench = _Bench(engine, vocabulary, TOKENS[kind], Path(folder))
-            asyncio.run(bench.through_hooks(min(sizes), -1))  # what the server sets up for its first requests
-            rows = [bench.measure(size) for size in sizes]
+            rows = RolloutBench(engine, vocabulary, TOKENS[kind], Path(folder)).rows(sizes)
     return {"device": kind, "deterministic": scenario.deterministic, "tokens": TOKENS[kind], "sizes": rows}
 
 
-class _Bench:
+def sizes_on(kind: Kind) -> tuple[int, ...]:
+    """Samples at a time, where none are given."""
+    return ON_CUDA if kind == "cuda" else ON_CPU
+
+
+def server_settings(kind: Kind, sizes: Sequence[int]) -> Engine:
+    """Room for the largest size, and no more: other servers may be on the same GPU."""
+    tokens = 2 * max(sizes) * sum(TOKENS[kind])
+    return Engine.model_validate(
+        {"max_total_tokens": tokens, "max_running_requests": max(sizes), "memory_fraction": 0.9}
+    )
+
+
+def server(model: Path, kind: Kind, sizes: Sequence[int], folder: Path, *, deterministic: bool) -> SGLangEngine:
+    """A server for the bench, not started."""
+    return SGLangEngine(
+        model_path=model,
+        settings=server_settings(kind, sizes),
+        device=kind,
+        deterministic=deterministic,
+        seed=0,
+        log_path=folder / f"engine-{'exact' if deterministic else 'fast'}.log",
+        concurrency=max(sizes),
+    )
+
+
+def prompts(size: int, number: int, length: int, vocabulary: int) -> list[list[int]]:
+    """Token ids of a round's prompts; no two begin alike, so that no cache helps."""
+    first = (number + 1) * size * 7
+    return [[3 + (first + k * 7 + j * 13) % (vocabulary - 3) for j in range(length)] for k in range(size)]
+
+
+class RolloutBench:
+    """Both forms on one server that is ready.
+
+    Args:
+        tokens: of a prompt and of a response.
+    """
+
     def __init__(self, engine: SGLangEngine, vocabulary: int, tokens: tuple[int, int], folder: Path):
         self.engine, self.vocabulary, self.folder = engine, vocabulary, folder
         self.prompt, self.response = tokens
@@ -77,22 +102,22 @@ class _Bench:
             seed=0, iteration=0, max_response_tokens=self.response, temperature=1.0, top_p=1.0, stop_token_ids=()
         )
 
-    def measure(self, size: int) -> dict[str, Any]:
+    def rows(self, sizes: Sequence[int], rounds: int = ROUNDS) -> list[dict[str, Any]]:
+        """One a size; before them the server sets up what it needs for its first requests."""
+        asyncio.run(self.through_hooks(min(sizes), -1))
+        return [self.measure(size, rounds) for size in sizes]
+
+    def measure(self, size: int, rounds: int = ROUNDS) -> dict[str, Any]:
         made: dict[str, list[tuple[int, float]]] = {"hooks": [], "bare": []}
-        for number in range(ROUNDS):
+        for number in range(rounds):
             forms = [("hooks", self.through_hooks), ("bare", self.bare)]
             for form, work in forms if number % 2 else reversed(forms):  # neither is always the first
                 made[form].append(asyncio.run(work(size, number)))
-        rates = {form: [tokens / seconds for tokens, seconds in rounds] for form, rounds in made.items()}
+        rates = {form: [tokens / seconds for tokens, seconds in each] for form, each in made.items()}
         shares = [h / b for h, b in zip(rates["hooks"], rates["bare"], strict=True)]
         figures = {f"{form}_tokens_a_second": round(median(rate)) for form, rate in rates.items()}
-        figures |= {f"{form}_tokens": sum(tokens for tokens, _ in rounds) for form, rounds in made.items()}
+        figures |= {f"{form}_tokens": sum(tokens for tokens, _ in each) for form, each in made.items()}
         return {"samples": size, **figures, "share": round(median(shares), 3), "shares": [round(s, 3) for s in shares]}
-
-    def prompts(self, size: int, number: int) -> list[list[int]]:
-        """Those of a round; no two begin alike, so that no cache helps."""
-        first = (number + 1) * size * 7
-        return [[3 + (first + k * 7 + j * 13) % (self.vocabulary - 3) for j in range(self.prompt)] for k in range(size)]
 
     async def through_hooks(self, size: int, number: int) -> tuple[int, float]:
         """Tokens and seconds of one round of `hooks.stock.generate`."""
@@ -105,7 +130,7 @@ class _Bench:
                 epoch=0,
                 sample=Sample(group_index=k, index=k, prompt="", tokens=ids),
             )
-            for k, ids in enumerate(self.prompts(size, number))
+            for k, ids in enumerate(prompts(size, number, self.prompt, self.vocabulary))
         ]
         hook = Hook("hooks.stock.generate", generate)
         with LedgerWriter("bench", "rollout", 0, self.folder / "spool") as ledger:
@@ -141,6 +166,7 @@ class _Bench:
                 async with session.post("/generate", data=orjson.dumps(body), headers=headers) as answer:
                     return len(orjson.loads(await answer.read())["output_ids"])
 
+            asked = prompts(size, number, self.prompt, self.vocabulary)
             started = time.perf_counter()
-            counts = await asyncio.gather(*(ask(k, ids) for k, ids in enumerate(self.prompts(size, number))))
+            counts = await asyncio.gather(*(ask(k, ids) for k, ids in enumerate(asked)))
             return sum(counts), time.perf_counter() - started

@@ -4,20 +4,22 @@ On CUDA the model is of the shape of Qwen2.5-0.5B, with random weights, and a st
 both are small, so that the same command can be tried there.
 """
 
-import json
-import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from infra.bench.gate import Gated
 from infra.bench.random_model import SAMPLE
-from infra.errors import ConfigurationError, InfraFault
-from infra.megatron.device import actor_environment, resolve
+from infra.errors import ConfigurationError
+from infra.megatron.device import Kind, actor_environment, resolve
 from infra.scenario.load import load
 
-ERROR_LINES = 12
+
+def gated(folder: Path, kind: Kind, sizes: Sequence[int] | None = None) -> Gated:
+    """The process that measures; see `training_rank`."""
+    tokens = sizes or ((16_384,) if kind == "cuda" else (1024,))
+    return Gated("infra.bench.training_rank", folder, kind, *map(str, tokens), env=actor_environment(kind))
 
 
 def run(sizes: Sequence[int] | None = None) -> dict[str, Any]:
@@ -29,15 +31,10 @@ def run(sizes: Sequence[int] | None = None) -> dict[str, Any]:
         ConfigurationError: a size that is no multiple of 512.
         InfraFault: the rank's process ended with an error.
     """
-    kind = resolve(load("tiny"))
-    tokens = sizes or ((16_384,) if kind == "cuda" else (1024,))
-    if odd := [size for size in tokens if size % SAMPLE]:
+    if odd := [size for size in sizes or () if size % SAMPLE]:
         raise ConfigurationError(f"The sizes of bench training are multiples of {SAMPLE} tokens.", ids=odd)
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "infra.bench.training_rank", kind, folder, *map(str, tokens)]
-        env = {**os.environ, **actor_environment(kind)}
-        ended = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    if ended.returncode:
-        last = "\n".join(ended.stderr.splitlines()[-ERROR_LINES:])
-        raise InfraFault(f"The rank of bench training ended with {ended.returncode}. Its last lines:\n{last}")
-    return json.loads(ended.stdout.splitlines()[-1])
+    with (
+        tempfile.TemporaryDirectory() as name,
+        gated(Path(name) / "training", resolve(load("tiny")), sizes) as measured,
+    ):
+        return measured.measure()

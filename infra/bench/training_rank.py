@@ -1,6 +1,5 @@
-"""The rank of `fanline bench training`: python -m infra.bench.training_rank KIND FOLDER TOKENS …; one line of JSON."""
+"""The rank of `fanline bench training`: python -m infra.bench.training_rank FOLDER KIND TOKENS …"""
 
-import json
 import random
 import sys
 import time
@@ -15,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
+from infra.bench.gate import answer, wait_for_go
 from infra.bench.random_model import SAMPLE, write_model
 from infra.megatron.core import TrainerCore
 from infra.megatron.device import Device
@@ -31,13 +31,14 @@ PROMPT, LONGEST = 128, 4096
 GIB = 2**30
 
 
-def main(kind: Any, folder: Path, sizes: list[int]) -> None:
+def main(folder: Path, kind: Any, sizes: list[int]) -> None:
     meeting = dist.TCPStore("127.0.0.1", 0, 1, is_master=True)  # type: ignore[reportPrivateImportUsage]
     device = Device.prepare(kind, "auto", deterministic=False)
     dist.init_process_group(device.backend, store=meeting, rank=0, world_size=1)
     scenario = load("tiny", ["training.data_parallel=1", "rollout.temperature=1.0"])
-    write_model(folder, kind)
-    core = TrainerCore.build(scenario, Layout.of(scenario.training), device, folder)
+    core = TrainerCore.build(scenario, Layout.of(scenario.training), device, write_model(folder / "model", kind)[0])
+    trainer_step(core, scenario, packed(core, lengths_of("uniform", min(sizes))))  # what is compiled, once
+    wait_for_go(folder)
     name = torch.cuda.get_device_name() if device.kind == "cuda" else "cpu"
     parameters = sum(p.numel() for p in core.model.parameters())
     report: dict[str, Any] = {"device": name, "dtype": str(device.dtype), "parameters": parameters}
@@ -46,7 +47,7 @@ def main(kind: Any, folder: Path, sizes: list[int]) -> None:
     ]
     if device.kind == "cuda":
         report["profile"] = profiled(core, scenario, sizes[0])
-    print(json.dumps(report), flush=True)
+    answer(folder, report)
     dist.destroy_process_group()
 
 
@@ -151,4 +152,4 @@ def _wait(device: Device) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), [int(size) for size in sys.argv[3:]])
+    main(Path(sys.argv[1]), sys.argv[2], [int(size) for size in sys.argv[3:]])

@@ -6,6 +6,7 @@ import json
 import pytest
 from rich.console import Console
 
+from infra.bench.gpu import targets
 from infra.bench_command import BENCHES, rendered, run_bench
 from infra.errors import ConfigurationError
 
@@ -41,6 +42,7 @@ def test_nested_figures_are_rows_of_their_own():
         ("schedule", "0", "above 0"),
         ("grade", "100", "two: integer answers, symbolic answers"),
         ("training", "512,700", "multiples of 512 tokens"),
+        ("iteration", "12", "a multiple of 8"),
     ],
 )
 def test_wrong_usage_is_said_in_words(name: str, sizes: str | None, words: str):
@@ -48,17 +50,29 @@ def test_wrong_usage_is_said_in_words(name: str, sizes: str | None, words: str):
         run_bench(name, sizes)
 
 
+@pytest.mark.engine
 @pytest.mark.trainer
-def test_a_bench_of_training_steps():
-    rows = run_bench("training", "512")["sizes"]
+def test_a_bench_of_all_that_a_gpu_decides():
+    """Its parts are the benches training, rollout and iteration; here with what they give on a CPU."""
+    figures = run_bench("gpu", "4")
+    assert "failed" not in figures
+    rows = figures["training"]["sizes"]
     assert [(row["lengths"], row["form"]) for row in rows] == [
         (lengths, form) for lengths in ("uniform", "mixed") for form in ("trainer", "plain")
     ]
-    assert all(row["tokens"] == 512 and row["tokens_a_second"] > 0 for row in rows)
+    assert all(row["tokens"] == 1024 and row["tokens_a_second"] > 0 for row in rows)
+    for mode in ("sizes", "deterministic"):
+        (row,) = figures[mode]
+        assert row["samples"] == 4 and row["hooks_tokens"] > 0 and row["bare_tokens"] > 0
+    (exact,) = figures["deterministic"]
+    assert exact["hooks_tokens"] == exact["bare_tokens"]
+    assert figures["own_engine"]["sizes"][0]["tokens_a_second"] > 0
+    loop = figures["iteration"]
+    assert len(loop["iterations"]) == 4 and all(row["gradient_norm"] > 0 for row in loop["iterations"])
+    assert loop["push"]["bytes"] == figures["own_engine"]["weights_of_its_own_process"]["bytes"]
+    assert all(target["figure"] is not None for target in figures["targets"].values())
+    assert json.loads(json.dumps(figures)) == figures
 
 
-@pytest.mark.engine
-def test_a_bench_of_rollouts_makes_the_same_tokens_in_both_forms():
-    figures = run_bench("rollout", "4")
-    (row,) = figures["sizes"]
-    assert row["samples"] == 4 and row["hooks_tokens"] == row["bare_tokens"] > 0
+def test_targets_of_parts_that_failed_are_not_met():
+    assert [(t["figure"], t["met"]) for t in targets({"failed": {"training": "…"}}).values()] == [(None, False)] * 6
