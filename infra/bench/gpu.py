@@ -64,7 +64,7 @@ def run(sizes: Sequence[int] | None = None) -> dict[str, Any]:
         for part in (step, loop, own, fast, exact):
             part.wait_ready()
         mark("all started")
-        report: dict[str, Any] = {"device": kind, "tokens": TOKENS[kind]}
+        report: dict[str, Any] = {"device": kind, "tokens": list(TOKENS[kind])}
         parts: dict[str, Callable[[], Any]] = {
             "training": step.measure,
             "sizes": lambda: RolloutBench(fast, vocabulary, TOKENS[kind], folder).rows(sizes),

@@ -26,7 +26,7 @@ ROWS = [0, 4, 9, 11]
 
 @pytest.mark.trainer
 @pytest.mark.engine
-@pytest.mark.parametrize("how", ["memory", "distributed", "disk"])
+@pytest.mark.parametrize("how", ["memory", "disk"])
 def test_the_engine_answers_with_the_trained_weights(
     how: str, tmp_path: Path, tiny_qwen2: Path, engine: SGLangEngine, ray_cluster: RayCluster
 ) -> None:
