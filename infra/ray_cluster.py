@@ -26,6 +26,7 @@ START_SECONDS = 120.0
 START_ATTEMPTS = 3
 STOP_SECONDS = 30.0
 LOOK_SECONDS = 0.05
+HOPE_SECONDS = 86_400
 KNOCK_SECONDS = 10.0
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -127,6 +128,8 @@ class RayCluster:
             return
         address = self.address or self._address_of_head()
         self._knock(address)
+        # `check` sees a head that is gone in a second; a minute later Ray would abort this process without a word.
+        os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(HOPE_SECONDS))
         if self.local:
             # Ray's client takes its token from the environment only, and read its mode when it was imported.
             os.environ.update(_authentication())
@@ -176,10 +179,16 @@ class RayCluster:
         self.connect()
         return int(sum(n["Resources"].get("GPU", 0) for n in matching(ray.nodes(), self.trainer_labels)))
 
+    @property
+    def gone(self) -> bool:
+        """Whether a local head has ended: all that ran under it has too, and calls of Ray get no answer."""
+        return self.head is not None and self.head.poll() is not None
+
     def check(self) -> None:
         """Raises TrainerUnavailable if the local head is gone."""
-        if self.head is not None and (code := self.head.poll()) is not None:
-            raise self._unavailable(f"ended with {code}")
+        if self.gone:
+            assert self.head is not None
+            raise self._unavailable(f"ended with {self.head.returncode}")
 
     def stop(self) -> None:
         """Leave the cluster, and end a local head with everything it started."""

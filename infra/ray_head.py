@@ -1,14 +1,19 @@
 """A Ray head node as a process of its own: `python -m infra.ray_head READY_FILE --cpus N --gpus N`; runs until ended.
 
-Its main thread runs `ray.init`: Ray's processes die with the thread that started them.
+Its main thread runs `ray.init`: Ray's processes die with the thread that started them. When GCS or raylet ends, the
+head does: the run sees that at once, where Ray itself hopes for a minute and then aborts the run's process.
 """
 
 import argparse
 import logging
+import os
 import signal
 import tempfile
 from pathlib import Path
+from typing import Any
 
+LOOK_SECONDS = 0.5
+VITAL = ("gcs_server", "raylet")
 OBJECT_STORE_BYTES = 100 * 2**20  # reports only: bulk data goes through the artifact store
 
 
@@ -20,6 +25,7 @@ def main() -> None:
     options = parser.parse_args()
 
     import ray
+    from ray._private import worker
 
     ray.init(
         num_cpus=options.cpus,
@@ -33,7 +39,11 @@ def main() -> None:
     unfinished = options.ready.with_suffix(".part")
     unfinished.write_text(ray.get_runtime_context().gcs_address)
     unfinished.rename(options.ready)
-    signal.sigwait({signal.SIGTERM, signal.SIGINT})
+    node: Any = worker._global_node
+    while signal.sigtimedwait({signal.SIGTERM, signal.SIGINT}, LOOK_SECONDS) is None:
+        if dead := [kind for kind, _ in node.dead_processes() if kind in VITAL]:
+            print(f"Ray's {', '.join(dead)} ended.", flush=True)
+            os._exit(1)  # Ray's own way out waits for what is gone
     ray.shutdown()
 
 

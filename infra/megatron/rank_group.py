@@ -135,13 +135,13 @@ class RankGroup:
 
     def kill(self) -> None:
         """End all ranks, give the bundles back and remove the tensors that they left in shared memory."""
-        for actor in self.actors:
-            with contextlib.suppress(ActorDiedError):
-                ray.kill(actor)
-        self.actors = []
-        if self.bundles is not None:
-            remove_placement_group(self.bundles)
-            self.bundles = None
+        if not self.cluster.gone:
+            for actor in self.actors:
+                with contextlib.suppress(ActorDiedError):
+                    ray.kill(actor)
+            if self.bundles is not None:
+                remove_placement_group(self.bundles)
+        self.actors, self.bundles = [], None
         for rank in (place for place in self.places if place.host == own_address()):
             for block in SHARED_MEMORY.glob(f"torch_{rank.process}_*"):
                 block.unlink(missing_ok=True)

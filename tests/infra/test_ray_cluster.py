@@ -42,6 +42,36 @@ except TrainerUnavailable as error:
 """
 
 
+def test_a_head_whose_gcs_is_gone_is_gone_too(tmp_path: Path) -> None:
+    """Ray would hope for a minute, and then abort the driver without a word."""
+    done = subprocess.run(
+        [sys.executable, "-c", GCS_KILLED, str(tmp_path / "ray.log")], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0 and "The Ray cluster of headless ended with 1" in done.stdout, done.stderr
+    assert "Ray's gcs_server" in (tmp_path / "ray.log").read_text()
+
+
+GCS_KILLED = """
+import os, signal, sys, time
+from pathlib import Path
+from infra.errors import TrainerUnavailable
+from infra.ray_cluster import RayCluster
+from infra.supervisor import descendants
+cluster = RayCluster("headless", ranks=1, gpus=1, log_path=Path(sys.argv[1]))
+with cluster:
+    cluster.connect()
+    commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in descendants(cluster.head.pid)}
+    (gcs,) = (pid for pid, command in commands.items() if b"gcs_server" in command.split(bytes(1))[0])
+    os.kill(gcs, signal.SIGKILL)
+    try:
+        while True:
+            cluster.check()
+            time.sleep(0.1)
+    except TrainerUnavailable as error:
+        print(error)
+"""
+
+
 def start_driver(log_path: Path, task: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "tests.infra.ray_driver", str(log_path), task]
     driver = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
