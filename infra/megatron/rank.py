@@ -155,7 +155,8 @@ class TrainerRank:
 
     def log_probs(self, table: ObjectRef, rows: Sequence[int], temperature: float) -> list[list[float]]:
         """[response_length] each, of this data-parallel share's rows; empty on ranks that do not lead their share."""
-        lengths = pc.list_value_length(read_table(self.run.store, table)["tokens"]).to_numpy()
+        tokens = read_table(self.run.store, table)["tokens"]
+        lengths = pc.list_value_length(tokens).to_numpy()  # type: ignore[attr-defined]
         most = self.run.scenario.training.max_tokens_per_gpu or int(lengths.max())
         samples = [PlannedSample(row=r, rollout_id=0, sibling=0, weight=0.0) for r in rows]
         batches = self._packer(table).pack_all(_together(samples, lengths, most)) if samples else []
