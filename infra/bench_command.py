@@ -48,14 +48,15 @@ def _numbers(text: str) -> list[int]:
 
 
 def rendered(name: str, figures: dict[str, Any]) -> RenderableType:
-    """The figures as tables: one row a size where there are sizes, names and values else."""
+    """The figures as tables: one for each list of rows, names and values else."""
     parts: list[RenderableType] = [Text(f"bench {name}", "bold")]
-    plain = {key: value for key, value in _flat(figures) if not key.startswith("sizes")}
-    if rows := figures.get("sizes"):
-        parts.append(_by_size([dict(_flat(row)) for row in rows]))
     table = Table(box=None, pad_edge=False, show_header=False)
-    for key, value in plain.items():
-        table.add_row(key, _shown(value))
+    for key, value in _flat(figures):
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            parts += [] if key == "sizes" else [Text(key, "dim")]
+            parts.append(_by_size([dict(_flat(row)) for row in value]))
+        else:
+            table.add_row(key, _shown(value))
     return Group(*parts, table)
 
 

@@ -144,7 +144,10 @@ def doctor(as_json: Json = False) -> None:
 @app.command()
 def bench(
     what: Annotated[
-        str, typer.Argument(help="schedule, normalise, grade, loss, training, rollout, clean, overhead or pool.")
+        str,
+        typer.Argument(
+            help="schedule, normalise, grade, loss, training, rollout, iteration, gpu, clean, overhead or pool."
+        ),
     ],
     sizes: Annotated[
         str | None,

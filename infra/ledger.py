@@ -1,4 +1,4 @@
-"""The append-only record of what was generated, graded, packed and trained, by id: one file a process, synced a line.
+"""The append-only record of what was generated, graded, packed and trained, by id: one file a process.
 
 A writer appends to a spool file of its own and publishes it as an immutable segment when its stage ends. Each line
 carries the run id, so a ledger of an earlier run can never be mistaken for this one's.

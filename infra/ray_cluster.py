@@ -128,9 +128,9 @@ class RayCluster:
             return
         address = self.address or self._address_of_head()
         self._knock(address)
-        # `check` sees a head that is gone in a second; a minute later Ray would abort this process without a word.
-        os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(HOPE_SECONDS))
         if self.local:
+            # `check` sees a head that is gone in a second; a minute later Ray would abort this process without a word.
+            os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(HOPE_SECONDS))
             # Ray's client takes its token from the environment only, and read its mode when it was imported.
             os.environ.update(_authentication())
             ray._raylet.Config.initialize("")  # type: ignore[attr-defined]

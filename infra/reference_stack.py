@@ -38,19 +38,22 @@ def reference_stack(run: Run, model: ModelRef, timer: Stopwatch) -> Iterator[tup
         if _shares_gpus(run, cluster):
             trainer.turns = Turns(engine, trainer.memory_of_ranks)
             engine.before_restart = trainer.turns.before_restart
+            trainer.turns.begin()
         if trained := _last_trained(run):
             trainer.load_state(trained.state)
             _push_last_trained(run, trainer, engine)
-        elif trainer.turns is not None:
-            with trainer.turns.for_generation():
-                pass
         held = stack.pop_all()
     with held:
         yield engine, trainer
 
 
 def _engine(run: Run, model: ModelRef, cluster: RayCluster) -> ServingEngine:
-    """On the nodes that `FANLINE_ENGINE_LABELS` names, else on this host; on the trainer's GPUs where it has some."""
+    """On the nodes that `FANLINE_ENGINE_LABELS` names, else on this host; on the trainer's GPUs where it has some.
+
+    Raises:
+        ConfigurationError: settings of the engine that do not go with where it runs.
+    """
+    _refuse_out_of_place(run, cluster)
     if cluster.engine_labels:
         engines: list[ServingEngine] = [
             ClusterEngine(run, model, cluster) for _ in range(run.scenario.engine.servers or 1)
@@ -63,6 +66,23 @@ def _engine(run: Run, model: ModelRef, cluster: RayCluster) -> ServingEngine:
             for devices, name in zip(groups, names, strict=True)
         ]
     return engines[0] if len(engines) == 1 else Fleet(engines)
+
+
+def _refuse_out_of_place(run: Run, cluster: RayCluster) -> None:
+    engine, elsewhere = run.scenario.engine, bool(cluster.engine_labels)
+    wrong = []
+    if engine.weight_sync == "disk" and elsewhere:
+        wrong.append("engine.weight_sync disk needs engines on the trainer's own host.")
+    if engine.weight_sync == "distributed" and not elsewhere and resolve(run.scenario) == "cuda":
+        wrong.append("engine.weight_sync distributed needs engines on other GPUs than the trainer's.")
+    if engine.tensor_parallel > 1 and elsewhere:
+        wrong.append("engine.tensor_parallel: on the nodes of a Ray cluster a server has one GPU; give engine.servers.")
+    if wrong:
+        raise ConfigurationError(
+            "\n".join(wrong),
+            next_step="Change the setting, or with FANLINE_ENGINE_LABELS where the engine runs.",
+            ids=[run.run_id],
+        )
 
 
 def _shares_gpus(run: Run, cluster: RayCluster) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from infra.errors import InfraFault
+from infra.errors import EngineUnavailable, InfraFault
 from infra.records.training import HandOver
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ RanksDo = Callable[[str], "list[DeviceMemory]"]
 
 
 class Turns:
-    """Who has the memory. The engine starts with its own; the trainer's first turn begins with `for_training`.
+    """Who has the memory. At the start both have what they start with: call `begin` before anything else.
 
     Args:
         ranks: has every trainer rank do `give_back_memory` or `take_memory`; what each one's GPU had free in between.
@@ -37,6 +37,12 @@ class Turns:
         self._made: list[HandOver] = []
         self._given: list[int] = []  # bytes of each GPU that the engine gave back last
 
+    def begin(self) -> None:
+        """The engine's turn, once both are there."""
+        with self.for_generation():
+            pass
+        self.made()
+
     def for_training(self) -> None:
         """Engine to trainer; nothing happens where the trainer has the memory.
 
@@ -47,7 +53,10 @@ class Turns:
             return
         started = time.monotonic()
         before = self._ranks("give_back_memory")  # which they did: for what is free
-        self.engine.release()
+        try:
+            self.engine.release()
+        except EngineUnavailable:
+            self.engine.stop()  # it is started again for the weight sync, as one that was lost in any other place
         memory = self._ranks("take_memory")
         self._trainer_has_it = True
         self._given = [gpu.free - was.free for gpu, was in zip(memory, before, strict=True)]
@@ -81,8 +90,7 @@ class Turns:
 
     def before_restart(self) -> None:
         """A server that starts takes all its memory at once."""
-        if self._trainer_has_it:
-            self._ranks("give_back_memory")
+        self._ranks("give_back_memory")
         self._given = []  # by a server that is gone
 
     def made(self) -> tuple[HandOver, ...]:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import aiohttp
+
 from infra.bench import iteration, training
 from infra.bench.gate import Gated
 from infra.bench.random_model import write_model
@@ -75,7 +77,7 @@ def run(sizes: Sequence[int] | None = None) -> dict[str, Any]:
         for name, measure in parts.items():
             try:
                 report[name] = measure()
-            except FanlineError as fault:  # the other parts took minutes to start
+            except (FanlineError, aiohttp.ClientError) as fault:  # the other parts took minutes to start
                 report.setdefault("failed", {})[name] = str(fault)
             mark(name)
     report |= {"seconds_at": marks, "versions": describe(kind).versions()}
@@ -83,16 +85,16 @@ def run(sizes: Sequence[int] | None = None) -> dict[str, Any]:
 
 
 def targets(report: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """By target its bound, the figure, and whether it is met; no figure of a part that failed."""
+    """By target its bound, the figure, and whether it is met; no figure of what failed or a CPU has not."""
     steps = [row for row in report.get("training", {}).get("sizes", ()) if row["form"] == "trainer"]
     loop = report.get("iteration", {})
     each = loop.get("median", {})
     figures = (
         min((row["share"] for row in report.get("sizes", ())), default=None),
         min((row["tokens_a_second"] for row in steps), default=None),
-        max((row["peak_gib"] or 0.0 for row in steps), default=None),
+        max((row["peak_gib"] for row in steps if row["peak_gib"]), default=None),
         loop.get("push", {}).get("median_seconds"),
-        each["hand_over_to_trainer"] + each["hand_over_to_engine"] if each else None,
+        (each["hand_over_to_trainer"] + each["hand_over_to_engine"] or None) if each else None,
         each.get("outside"),
     )
     at_least = list(TARGETS)[:2]

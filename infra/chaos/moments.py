@@ -84,7 +84,7 @@ MOMENTS = {
     moment.name: moment
     for moment in (
         Moment(name="download", begins="run.json", ends="iterations/0000/download-prompts"),
-        Moment(name="start", spooled="engine.log", ends="iterations/0000/rollout.json"),
+        Moment(name="start", spooled="engine*.log", ends="iterations/0000/rollout.json"),
         _rollout(0),
         Moment(
             name="normalization 0",

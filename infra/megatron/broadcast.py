@@ -53,6 +53,7 @@ class Broadcast:
             )
         if servers != self._servers:
             self._meet(servers)
+        known, self._servers = self._servers, []  # a group that a push failed in is of no use any more
         payload = {
             "names": [name for name, _ in named],
             "dtypes": [str(tensor.dtype).removeprefix("torch.") for _, tensor in named],
@@ -62,7 +63,8 @@ class Broadcast:
             "weight_version": version,
         }
         path = "/update_weights_from_distributed"
-        _together([(server, path, payload) for server in servers], lambda: self._send(named))
+        _beside([(server, path, payload) for server in servers], lambda: self._send(named))
+        self._servers = known
 
     @property
     def _name(self) -> str:
@@ -84,7 +86,7 @@ class Broadcast:
         places = [{**common, "rank_offset": 1 + sum(sizes[:k])} for k in range(len(servers))]
         path = "/init_weights_update_group"
         asked = [(server, path, place) for server, place in zip(servers, places, strict=True)]
-        _together(asked, lambda: self._join(store, members))
+        _beside(asked, lambda: self._join(store, members))
         self._servers = servers
 
     def _join(self, store: TCPStore, members: int) -> None:
@@ -98,13 +100,22 @@ class Broadcast:
     def _send(self, named: Named) -> None:
         for work in [dist.broadcast(tensor, 0, self._group, async_op=True) for _, tensor in named]:
             assert work is not None, "this process is a member of the group"
-            work.wait()
+            work.wait(LIMIT)
 
 
-def _together(asked: Sequence[tuple[ServerAddress, str, Mapping[str, Any]]], own_part: Callable[[], None]) -> None:
-    """Ask all servers while this rank does its part: each waits for the others."""
+def _beside(asked: Sequence[tuple[ServerAddress, str, Mapping[str, Any]]], own_part: Callable[[], None]) -> None:
+    """Ask all servers while this rank does its part: each waits for the others.
+
+    What a server says comes first: where one is gone, this rank's part fails too, and says less.
+    """
+    failed = None
     with ThreadPoolExecutor(max(len(asked), 1)) as threads:
         answers = [threads.submit(post, *request) for request in asked]
-        own_part()
+        try:
+            own_part()
+        except RuntimeError as error:
+            failed = error
         for answer in answers:
             answer.result()
+    if failed is not None:
+        raise failed

@@ -110,6 +110,12 @@ class TrainerCore:
             part.restore_grad_buffers()
         return before
 
+    def forget_copies(self) -> None:
+        """Give the GPU what PyTorch keeps of tensors that are gone: an engine takes its cache next."""
+        if self.device.kind == "cuda":
+            torch.cuda.ipc_collect()
+            torch.cuda.empty_cache()
+
     def whole_weights(self) -> dict[str, Tensor]:
         """Every tensor of the model under its Hugging Face name."""
         return gather(self.model, parameters_of(self.model), self.shape)

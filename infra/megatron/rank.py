@@ -159,7 +159,7 @@ class TrainerRank:
         lengths = pc.list_value_length(tokens).to_numpy()  # type: ignore[attr-defined]
         most = self.run.scenario.training.max_tokens_per_gpu or int(lengths.max())
         samples = [PlannedSample(row=r, rollout_id=0, sibling=0, weight=0.0) for r in rows]
-        batches = self._packer(table).pack_all(_together(samples, lengths, most)) if samples else []
+        batches = self._packer(table).pack_all(_batches_within(samples, lengths, most)) if samples else []
         found = self._log_probs(batches, temperature) if batches else []
         if not self.core.place.leader:
             return []
@@ -170,11 +170,13 @@ class TrainerRank:
         from infra.megatron.weights import push
 
         started = time.monotonic()
-        weights = self.core.whole_weights()
-        if not receivers and self.rank:
-            return None
-        sent = push(weights, receivers, version, self._transport())
-        return replace(sent, seconds=time.monotonic() - started)
+        weights, sent = self.core.whole_weights(), None
+        if receivers or self.rank == 0:
+            sent = push(weights, receivers, version, self._transport())
+            sent = replace(sent, seconds=time.monotonic() - started)
+        del weights
+        self.core.forget_copies()
+        return sent
 
     def _transport(self) -> Transport:
         from infra.megatron.broadcast import Broadcast
@@ -247,7 +249,7 @@ class TrainerRank:
         return found if self.core.place.last_stage else [None] * len(batches)
 
 
-def _together(samples: Sequence[PlannedSample], lengths: np.ndarray, most: int) -> list[list[PlannedSample]]:
+def _batches_within(samples: Sequence[PlannedSample], lengths: np.ndarray, most: int) -> list[list[PlannedSample]]:
     """Runs of consecutive samples of at most so many tokens together; one sample at least."""
     batches: list[list[PlannedSample]] = []
     tokens = most

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -138,7 +139,7 @@ class MegatronTrainer:
         return found
 
     def push_weights(self, receivers: Sequence[Receiver], version: str) -> PushResult:
-        """Send the current weights to every engine (its `receiver`), as a version.
+        """Send the current weights to every engine (its `receivers`), as a version.
 
         Raises:
             EngineUnavailable: an engine does not take them.
@@ -146,15 +147,17 @@ class MegatronTrainer:
         self.wait_ready()
         with self.turns.for_generation() if self.turns is not None else contextlib.nullcontext():
             shares = self._shares(receivers)
-            return self._together("push_weights", lambda r: (shares[r], version), f"the push of weights {version}")[0]
+            sent = self._together("push_weights", lambda r: (shares[r], version), f"the push of weights {version}")
+        return replace(sent[0], seconds=max(one.seconds for one in sent if one is not None))
 
     def memory_of_ranks(self, do: str) -> list[DeviceMemory]:
         """What `give_back_memory` or `take_memory` says of each rank's GPU; nothing of ranks without one."""
         return [memory for memory in self._together(do, lambda _: (), do.replace("_", " ")) if memory is not None]
 
     def _shares(self, receivers: Sequence[Receiver]) -> list[list[Receiver]]:
-        """Whom each rank sends to: the server on its own GPU, and rank 0 all that are on no rank's."""
-        devices = [place.device for place in self.ranks.places]
+        """Whom each rank sends to: the server on its own GPU, and rank 0 all others (with a folder or group, all)."""
+        own_gpu = self.run.scenario.engine.weight_sync == "memory"
+        devices = [place.device for place in self.ranks.places if own_gpu]
         shares: list[list[Receiver]] = [[] for _ in range(self.layout.world_size)]
         for receiver in receivers:
             own = ",".join(receiver.devices) if isinstance(receiver, ServerAddress) else ""
@@ -170,6 +173,8 @@ class MegatronTrainer:
         """
         manifest = self.run.store.read_json(state)
         self._refuse_other_state(state, manifest)
+        if self.turns is not None:
+            self.turns.for_training()
         shards = [ObjectRef.from_dict(s["ref"]) for s in manifest["shards"]]
         digest = self._together(
             "load_state", lambda rank: (shards[rank], manifest["rollouts_seen"]), f"loading {state.key}"

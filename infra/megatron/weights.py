@@ -123,9 +123,9 @@ def send(address: ServerAddress, named: Named, version: str) -> None:
     todo = list(parts(named, PART_BYTES))
     for number, part in enumerate(todo):
         shared = packed(part if own_gpu else [(name, tensor.cpu()) for name, tensor in part])
-        pickled = base64.b64encode(ForkingPickler.dumps(shared)).decode()
         payload = {
-            "serialized_named_tensors": [pickled] * max(len(address.devices), 1),
+            # Each rank of the server opens a pickle of its own: shared memory counts who is going to.
+            "serialized_named_tensors": [_pickled(shared) for _ in range(max(len(address.devices), 1))],
             "load_format": LOADER,
             "flush_cache": number == len(todo) - 1,
             "weight_version": version,
@@ -133,6 +133,10 @@ def send(address: ServerAddress, named: Named, version: str) -> None:
         post(address, "/update_weights_from_tensor", payload)
     if own_gpu:
         torch.cuda.ipc_collect()
+
+
+def _pickled(named: Named) -> str:
+    return base64.b64encode(ForkingPickler.dumps(named)).decode()
 
 
 def _hand_over(host: ActorHandle, named: Named, version: str) -> None:

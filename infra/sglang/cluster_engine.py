@@ -93,13 +93,15 @@ class ClusterEngine(ServingEngine):
         return EngineClient(self._address.url, deadline, most, headers=self._address.headers)
 
     def start(self) -> None:
-        """Create the actor on a node with the labels; its server starts while the caller goes on.
+        """Create the actor on a node with the labels, unless it runs; its server starts while the caller goes on.
 
         Raises:
             EngineUnavailable: no node with these labels has a CPU and a GPU free.
         """
         from infra.megatron.device import resolve
 
+        if self.running:
+            return
         self.cluster.connect()
         kind, labels = resolve(self.run.scenario), self.cluster.engine_labels
         device = {} if kind == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}

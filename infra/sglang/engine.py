@@ -77,6 +77,7 @@ class SGLangEngine(ServingEngine):
         self._process: subprocess.Popen[bytes] | None = None
         self._address = ServerAddress(host, 0, key, devices)
         self._asleep: set[MemoryPart] = set()
+        self._was_ready = False
         self._name = ""
         self._started = 0.0
         self._attempts = 0
@@ -153,6 +154,8 @@ class SGLangEngine(ServingEngine):
 
     def resume(self, part: MemoryPart) -> None:
         """Take memory again, of which the weights are undefined until they are pushed; errors as of `release`."""
+        if part not in self._asleep:
+            return  # the server ends where it is asked for what it has
         asyncio.run(self._ask(lambda client: client.resume_memory([part])))
         self._asleep.discard(part)
 
@@ -162,14 +165,16 @@ class SGLangEngine(ServingEngine):
 
     def start(self) -> None:
         """Start the server and return at once; a server that runs already is kept."""
+        self._started = time.monotonic()
         if not self.running:
             self._attempts = 0
-            self._started = time.monotonic()
             self._launch()
 
     def answers(self) -> bool:
-        """Whether the server answers now."""
-        return self.running and is_ready(self._address, self._name)
+        """Whether the server answers now; one without its memory is not asked, its health check generates a token."""
+        if self.released:
+            return self.running
+        return self.running and is_ready(self._address, "" if self._was_ready else self._name)
 
     def wait_ready(self) -> None:
         """Return when the server answers. A server that dies before is started a second time, on another port.
@@ -184,6 +189,7 @@ class SGLangEngine(ServingEngine):
                 self.stop()
                 raise self._unavailable(f"did not answer within {self.settings.start_deadline_seconds:g} s")
             time.sleep(POLL_SECONDS)
+        self._was_ready = True  # its name may change: SGLang takes that of the folder that it loads weights from
 
     def stop(self) -> None:
         """End the server and everything that it started. There is nothing in it to save: it is killed at once."""
@@ -193,7 +199,7 @@ class SGLangEngine(ServingEngine):
 
     def _launch(self) -> None:
         self._attempts += 1
-        self._asleep = set()
+        self._asleep, self._was_ready = set(), False
         self._address = replace(self._address, port=free_port())
         self._name = f"fanline-{secrets.token_hex(8)}"
         arguments = server_arguments(

@@ -34,14 +34,15 @@ def push_and_compare(
     run: Run, rollouts: RolloutsRef, trained: TrainedIteration, trainer: MegatronTrainer, engine: ServingEngine
 ) -> SyncResult:
     """Push, then compare both sides' log-probs of stored sequences at temperature 1, in nats."""
-    pushed = trainer.push_weights(engine.receivers, trained.weight_version)
     table = read_table(run.store, rollouts.table)
     before_training = _log_probs_before_training(run, trained)
     keys = list(zip(table["rollout_id"].to_pylist(), table["sibling"].to_pylist(), strict=True))
     rows = rows_to_compare(table["response_length"].to_numpy(), np.array([key in before_training for key in keys]))
     sequences = [(table["tokens"][r].as_py(), table["response_length"][r].as_py()) for r in rows]
+    # Before the push: on a GPU that both share it is the trainer's turn, and its passes have room.
     ours = trainer.log_probs(rollouts.table, rows, ENGINE_INPUT_TEMPERATURE)
     after = trainer.log_probs(rollouts.table, rows, run.scenario.rollout.temperature)
+    pushed = trainer.push_weights(engine.receivers, trained.weight_version)
     before = [before_training[keys[r]] for r in rows]
     version, theirs = asyncio.run(_engine_view(engine, sequences))
     return SyncResult(

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from infra.errors import InfraFault
+from infra.errors import EngineUnavailable, InfraFault
 from infra.megatron.reports import DeviceMemory
 from infra.turns import GIB, Turns
 
@@ -16,6 +16,7 @@ class Host:
         self.done: list[str] = []
         self.engine, self.optimizer, self.leak = 60, 0, 0
         self.released = False
+        self.stop: Any = None
 
     @property
     def free(self) -> int:
@@ -39,10 +40,8 @@ class Host:
 
 def turns_of(host: Any) -> Turns:
     turns = Turns(host, host.ranks)
-    with turns.for_generation():
-        pass
+    turns.begin()
     host.done.clear()
-    turns.made()
     return turns
 
 
@@ -71,6 +70,22 @@ def test_an_engine_that_gives_nothing_back_is_named_with_figures():
         InfraFault, match=r"The engine gave memory back, and too little is free: GPU of rank 0: 40.0 of"
     ):
         turns.for_training()
+
+
+def test_an_engine_that_was_lost_before_training_is_ended_and_training_goes_on():
+    host = Host()
+    turns = turns_of(host)
+
+    def lost() -> None:
+        raise EngineUnavailable("POST /release_memory_occupation: connection refused.")
+
+    def stop() -> None:
+        host.done.append("engine ends")
+        host.engine = 0
+
+    host.release, host.stop = lost, stop
+    turns.for_training()
+    assert host.done == ["give_back_memory", "engine ends", "take_memory"]
 
 
 def test_a_trainer_that_holds_too_much_is_named_before_the_engine_takes_anything():

@@ -75,3 +75,21 @@ def test_the_environment_never_asks_a_hub_and_keeps_what_was_there():
     assert cpu["SGLANG_USE_CPU_ENGINE"] == "1"
     assert cpu["OMP_WAIT_POLICY"] == "PASSIVE"
     assert not {"SGLANG_USE_CPU_ENGINE", "OMP_WAIT_POLICY"} & set(cuda)
+
+
+def test_a_server_gets_its_own_gpus_and_no_others():
+    address = ServerAddress("127.0.0.1", 4711, devices=("2", "GPU-7"))
+    arguments = server_arguments(
+        Engine(max_total_tokens=512),
+        model_path=Path("/models/a"),
+        served_name="fanline-1",
+        device="cuda",
+        dtype="bfloat16",
+        deterministic=True,
+        seed=7,
+        address=address,
+    )
+    assert _value(arguments, "--tp-size") == "2" and _value(arguments, "--max-total-tokens") == "512"
+    inherited = {"CUDA_VISIBLE_DEVICES": "0,1,2,GPU-7"}
+    assert server_environment(inherited, "cuda", "bfloat16", address)["CUDA_VISIBLE_DEVICES"] == "2,GPU-7"
+    assert "--tp-size" not in _arguments("cuda")
