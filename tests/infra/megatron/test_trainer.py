@@ -107,7 +107,7 @@ def test_a_killed_rank_is_named_and_nothing_is_left(tmp_path: Path, model: Model
     run = make_run(tmp_path, "killed")
     with MegatronTrainer(run, model, ray_cluster) as trainer:
         trainer.wait_ready()
-        pids = [pid for _, pid in trainer.ranks.places]
+        pids = [place.process for place in trainer.ranks.places]
         os.kill(pids[1], signal.SIGKILL)
         with pytest.raises(TrainerUnavailable, match=r"rank 1 died during iteration 0"):
             train(trainer, run)
