@@ -27,7 +27,9 @@ def tiny_qwen2(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def engine(tiny_qwen2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SGLangEngine]:
     """A running SGLang server of `tiny_qwen2`; a test that pushes other weights puts the old ones back."""
     log_path = tmp_path_factory.mktemp("engine") / "engine.log"
-    settings = Engine(max_total_tokens=4096, max_running_requests=16, request_deadline_seconds=60)
+    settings = Engine.model_validate(
+        {"max_total_tokens": 4096, "max_running_requests": 16, "request_deadline_seconds": 60}
+    )
     with SGLangEngine(model_path=tiny_qwen2, settings=settings, device="cpu", seed=1, log_path=log_path) as engine:
         engine.wait_ready()
         family = descendants(engine.process_id)

@@ -3,11 +3,20 @@ import os
 import pytest
 import torch
 
+from infra.errors import FanlineError
 from infra.run import Run
+from tasks.counter_assertion.evidence import Evidence
+from tasks.counter_assertion.reading import read_evidence
 from tests.counter_assertion.plain_loop import PlainLoop, scenario, tiny_qwen2
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 torch.set_num_threads(1)
+
+
+def evidence_of(loop: PlainLoop, fault: FanlineError | None = None) -> Evidence:
+    """What a loop leaves behind, as the checks read it."""
+    run, model, prompts = loop.go()
+    return read_evidence(run, model, prompts, fault)
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ import json
 import random
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import pyarrow as pa
 import torch
@@ -27,7 +27,7 @@ VOCABULARY, PROMPT_TOKENS = 24, 4
 PROMPTS = {f"row-{n}": str(n % 2) for n in range(16)}  # prompt id -> label; an answer is the parity of its tokens
 
 
-def scenario(**sections: dict[str, Any]) -> Any:
+def scenario(**sections: Any) -> Any:
     """4 groups of 4 rollouts, fan-out 1 to 3, 2 steps an iteration, dp 2; sections override single fields."""
     document: dict[str, Any] = {
         "name": "plain-loop",
@@ -434,7 +434,12 @@ class PlainLoop:
         )
 
 
-def _ids(row: dict) -> dict[str, int]:
+class _Ids(TypedDict):
+    rollout_id: int
+    sibling: int
+
+
+def _ids(row: dict) -> _Ids:
     return {"rollout_id": row["rollout_id"], "sibling": row["sibling"]}
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from infra.records.plan import LeftOut
 from infra.records.training import TrainedIteration
-from tasks.counter_assertion.reading import read_evidence
 from tasks.counter_assertion.registry import run_checks
+from tests.counter_assertion.conftest import evidence_of
 from tests.counter_assertion.plain_loop import PlainLoop
 
 CARRY = {"rollout": {"iterations": 3}, "training": {"global_batch_size": 6, "trailing": "carry"}}
@@ -41,7 +41,7 @@ class Carrying(PlainLoop):
 
 
 def red(loop: PlainLoop) -> dict[str, str]:
-    found = run_checks(read_evidence(*loop.go(), None))
+    found = run_checks(evidence_of(loop))
     return {r.name: r.reason for r in found if r.status not in ("pass", "not run")}
 
 
@@ -96,5 +96,5 @@ def test_an_early_end_excuses_what_waits_for_the_next_iteration(loop_of):
 
     from infra.errors import EngineUnavailable
 
-    found = run_checks(read_evidence(*loop_of(EndsEarly, **CARRY).go(), EngineUnavailable("The engine ended.")))
+    found = run_checks(evidence_of(loop_of(EndsEarly, **CARRY), EngineUnavailable("The engine ended.")))
     assert {r.name for r in found if r.status not in ("pass", "not run")} == {"EngineUnavailable"}

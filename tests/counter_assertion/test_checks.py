@@ -12,14 +12,16 @@ from tasks.counter_assertion.checks.non_vacuity import mixed_groups
 from tasks.counter_assertion.reading import read_evidence
 from tasks.counter_assertion.registry import NAMES, run_checks
 from tasks.training.steps import NoFullStep
+from tests.counter_assertion.conftest import evidence_of
 from tests.counter_assertion.plain_loop import PROMPTS, PlainLoop
+from tests.gradients import grad_of
 
 ONE = {"rollout": {"iterations": 1}}
 DATA = {"normalisation", "steps", "loss-oracle"}
 
 
 def results(loop: PlainLoop, fault=None) -> dict:
-    return {r.name: r for r in run_checks(read_evidence(*loop.go(), fault))}
+    return {r.name: r for r in run_checks(evidence_of(loop, fault))}
 
 
 def red(found: dict) -> set[str]:
@@ -155,12 +157,12 @@ class MaskShifted(PlainLoop):
 class HalfGradient(PlainLoop):
     def after_backward(self):
         for p in self.policy.parameters():
-            p.grad *= 0.5
+            grad_of(p).mul_(0.5)
 
 
 class OneTensorNotReduced(PlainLoop):
     def after_backward(self):
-        self.policy.get_parameter("model.layers.1.input_layernorm.weight").grad *= 0.9
+        grad_of(self.policy.get_parameter("model.layers.1.input_layernorm.weight")).mul_(0.9)
 
 
 class LabelsShifted(PlainLoop):
@@ -273,7 +275,7 @@ class OwnRewardIgnored(OwnRewardOfAPrompt):
 
 def test_a_prompt_may_name_its_own_reward(loop_of):
     def red_of(loop):
-        evidence = replace(read_evidence(*loop.go(), None), hook_packages=("hooks", "tests"))
+        evidence = replace(evidence_of(loop), hook_packages=("hooks", "tests"))
         return {r.name: r.reason for r in run_checks(evidence) if r.status not in ("pass", "not run")}
 
     assert red_of(loop_of(OwnRewardOfAPrompt, **ONE)) == {}
@@ -419,7 +421,7 @@ def test_too_few_rollouts_for_a_step_are_inconclusive(loop_of):
 
 def test_without_a_groups_baseline_rewards_may_be_equal_inside_groups(loop_of):
     raw = {"normalization": {"reward_post_process": "hooks.normalize.identity"}}
-    evidence = read_evidence(*loop_of(rollout={"rollouts_per_prompt": 1, "prompts": 16}, **raw).go(), None)
+    evidence = evidence_of(loop_of(rollout={"rollouts_per_prompt": 1, "prompts": 16}, **raw))
     assert mixed_groups(evidence).met and not mixed_groups(evidence).figures["mixed groups"]
 
 
@@ -450,9 +452,9 @@ def test_a_missing_iteration_without_a_fault_is_never_a_pass(loop_of):
 @pytest.mark.parametrize(("part", "checks"), [("ledger", {"counter", "ledger", "identity", "rewards"})])
 def test_a_missing_part_is_infra_for_the_checks_that_need_it(loop_of, tmp_path, part, checks):
     loop = loop_of(PlainLoop, **ONE)
-    given = loop.go()
+    run, model, prompts = loop.go()
     next((tmp_path / "store").rglob(f"{part}/*training*")).unlink()
-    found = {r.name: r for r in run_checks(read_evidence(*given, None))}
+    found = {r.name: r for r in run_checks(read_evidence(run, model, prompts, None))}
     assert {n for n, r in found.items() if r.status == "infra"} == checks
     assert conclude(list(found.values()), plumbing_only=False).outcome is Outcome.INFRA
 

@@ -4,8 +4,8 @@ import pytest
 
 from infra.records.rollouts import RolloutsRef, rollouts_table, write_table
 from infra.records.training import TrainedIteration
-from tasks.counter_assertion.reading import read_evidence
 from tasks.counter_assertion.registry import run_checks
+from tests.counter_assertion.conftest import evidence_of
 from tests.counter_assertion.plain_loop import PlainLoop
 
 FIRST = 2**40
@@ -34,7 +34,9 @@ class Evaluating(PlainLoop):
         drawn = [{"indices": [n], "group_index": n, "prompt_id": "row-0", "hook": hook} for n in slots]
         call = {"attempt": 1, "hook": hook}
         calls = [{"index": n, "group_index": n, **call} for n in slots for _ in range(self.called(n))]
-        trained = TrainedIteration.from_dict(self.run.finished("training", i))
+        finished = self.run.finished("training", i)
+        assert finished is not None
+        trained = TrainedIteration.from_dict(finished)
         ref = RolloutsRef(
             iteration=i,
             table=write_table(self.run.store, self.run.key("eval.parquet"), rollouts_table(rows)),
@@ -60,7 +62,7 @@ def asking(loop_of, kind):
 
 
 def test_a_right_evaluation_passes_and_changes_no_other_check(loop_of):
-    found = run_checks(read_evidence(*asking(loop_of, Evaluating).go(), None))
+    found = run_checks(evidence_of(asking(loop_of, Evaluating)))
     assert {r.name: r.reason for r in found if r.status not in ("pass", "not run")} == {}
 
 
@@ -108,5 +110,5 @@ class Trained(Evaluating):
     ],
 )
 def test_what_is_wrong_with_an_evaluation_is_named(loop_of, bug, words):
-    (found,) = run_checks(read_evidence(*asking(loop_of, bug).go(), None), ["ledger"])
+    (found,) = run_checks(evidence_of(asking(loop_of, bug)), ["ledger"])
     assert found.status == "fail" and words in found.reason

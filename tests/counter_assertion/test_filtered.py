@@ -2,8 +2,8 @@
 
 import pytest
 
-from tasks.counter_assertion.reading import read_evidence
 from tasks.counter_assertion.registry import run_checks
+from tests.counter_assertion.conftest import evidence_of
 from tests.counter_assertion.plain_loop import PlainLoop
 
 SECTIONS = {
@@ -74,12 +74,12 @@ class SilentlyRemoved(Filtering):
 
 
 def ledger(loop):
-    return next(r for r in run_checks(read_evidence(*loop.go(), None), ["ledger"]))
+    return next(r for r in run_checks(evidence_of(loop), ["ledger"]))
 
 
 def test_a_filter_with_reasons_passes_every_check(loop_of):
     loop = loop_of(Filtering, **SECTIONS)
-    found = {r.name: r for r in run_checks(read_evidence(*loop.go(), None))}
+    found = {r.name: r for r in run_checks(evidence_of(loop))}
     assert {n: r.reason for n, r in found.items() if r.status not in ("pass", "not run")} == {}
     assert found["ledger"].figures["dropped with a reason"] >= 12
 

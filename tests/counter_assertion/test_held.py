@@ -2,8 +2,8 @@
 
 import pytest
 
-from tasks.counter_assertion.reading import read_evidence
 from tasks.counter_assertion.registry import run_checks
+from tests.counter_assertion.conftest import evidence_of
 from tests.counter_assertion.plain_loop import PlainLoop
 
 HELD = 3  # the last prompt group of iteration 0
@@ -52,9 +52,7 @@ class Holding(PlainLoop):
 
 
 def red(loop: PlainLoop) -> dict[str, str]:
-    return {
-        r.name: r.reason for r in run_checks(read_evidence(*loop.go(), None)) if r.status not in ("pass", "not run")
-    }
+    return {r.name: r.reason for r in run_checks(evidence_of(loop)) if r.status not in ("pass", "not run")}
 
 
 def test_a_group_that_goes_on_passes_every_check(loop_of):

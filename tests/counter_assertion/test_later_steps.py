@@ -9,15 +9,11 @@ import torch
 from tasks.counter_assertion.checks import loss_oracle
 from tasks.counter_assertion.evidence import Evidence
 from tasks.counter_assertion.oracle.objective import Tokens, at_a_clip
-from tasks.counter_assertion.reading import read_evidence
+from tests.counter_assertion.conftest import evidence_of
 from tests.counter_assertion.plain_loop import PlainLoop, scenario
 
 ONE = {"iterations": 1}
 KL = {"kl_coefficient": 0.1, "kl_estimator": "k3"}
-
-
-def evidence_of(loop: PlainLoop) -> Evidence:
-    return read_evidence(*loop.go(), None)
 
 
 class ClipIgnored(PlainLoop):

@@ -10,7 +10,7 @@ from tasks.counter_assertion.checks import loss_oracle
 from tasks.counter_assertion.evidence import StoredSample
 from tasks.counter_assertion.oracle.compare import compare, kind_of
 from tasks.counter_assertion.oracle.reference import _model
-from tasks.counter_assertion.reading import read_evidence
+from tests.counter_assertion.conftest import evidence_of
 from tests.counter_assertion.plain_loop import PlainLoop
 
 CASES = json.loads((Path(__file__).parent.parent / "cases" / "normalisation.json").read_text())
@@ -47,7 +47,7 @@ class Constant(PlainLoop):
 )
 def test_the_oracle_knows_every_loss_mean_and_tells_them_apart(loop_of, mean, loop):
     training = {"loss_mean": mean, "constant_denominator": 16}
-    evidence = read_evidence(*loop_of(loop, rollout={"iterations": 1}, training=training).go(), None)
+    evidence = evidence_of(loop_of(loop, rollout={"iterations": 1}, training=training))
     assert loss_oracle.check(evidence).status == "pass"
     other = evidence.scenario.model_copy(
         update={"training": evidence.scenario.training.model_copy(update={"loss_mean": "rollout"})}
@@ -63,7 +63,7 @@ def test_the_oracle_knows_every_loss_mean_and_tells_them_apart(loop_of, mean, lo
     ],
 )
 def test_what_the_oracle_does_not_know_is_not_run(loop_of, training, reason):
-    evidence = read_evidence(*loop_of(rollout={"iterations": 1}, training=training).go(), None)
+    evidence = evidence_of(loop_of(rollout={"iterations": 1}, training=training))
     result = loss_oracle.check(evidence)
     assert result.status == "not run"
     assert reason in result.reason

@@ -9,15 +9,16 @@ from safetensors.torch import load, save
 from infra.records.replay import Invariance, NotCompared, Variant
 from tasks.counter_assertion.checks import determinism, invariance
 from tasks.counter_assertion.evidence import Absent, Evidence, IterationEvidence
-from tasks.counter_assertion.reading import read_evidence
+from tests.counter_assertion.conftest import evidence_of
 from tests.counter_assertion.plain_loop import PlainLoop
+from tests.gradients import grad_of
 
 ONE = {"iterations": 1}
 
 
 @pytest.fixture
 def evidence(loop_of) -> Evidence:
-    return read_evidence(*loop_of(rollout=ONE).go(), None)
+    return evidence_of(loop_of(rollout=ONE))
 
 
 def with_part(evidence: Evidence, name: str, value: Any) -> Evidence:
@@ -43,11 +44,11 @@ class RoundsOtherwiseInTheReplay(PlainLoop):
     def after_backward(self):
         if self.again and self.optimizer.state:
             for p in self.policy.parameters():
-                p.grad *= 1 + 1e-9
+                grad_of(p).mul_(1 + 1e-9)
 
 
 def test_the_first_step_that_differs_is_named(loop_of):
-    result = determinism.check(read_evidence(*loop_of(RoundsOtherwiseInTheReplay, rollout=ONE).go(), None))
+    result = determinism.check(evidence_of(loop_of(RoundsOtherwiseInTheReplay, rollout=ONE)))
     assert result.status == "fail" and result.ids == (0, 1)
     assert result.reason.startswith("after step 1 of iteration 0 the weights are ")
 
@@ -80,6 +81,7 @@ def test_without_a_record_it_did_not_run_and_says_whether_that_was_wanted(eviden
 def variant(evidence: Evidence, name: str, factor: float) -> Variant:
     """The run's own gradient, with one tensor scaled, as the gradient of a shape."""
     own = evidence.iterations[0].trained.steps[0].gradient
+    assert own is not None
     tensors = load(evidence.store.read(own))
     tensors["model.norm.weight"] = tensors["model.norm.weight"] * factor
     published = evidence.store.publish(f"{name}.safetensors", save(tensors))

@@ -127,6 +127,7 @@ def start(scenario: str, overrides: list[str], folder: Path) -> subprocess.Popen
 
 def ended(process: subprocess.Popen[bytes], folder: Path) -> dict[str, Any]:
     code = process.wait()
+    summary: dict[str, Any]
     try:
         summary = json.loads((folder / "out.json").read_text())
     except ValueError:

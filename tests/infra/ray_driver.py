@@ -17,6 +17,7 @@ from infra.ray_cluster import RayCluster, signals_heard
 
 @ray.remote(num_cpus=1, num_gpus=1)
 class Sleeper:
+    @ray.method
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
 

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,11 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-def fanline(*arguments: str, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
+def fanline(
+    *arguments: str, cwd: Path = ROOT, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     inherited = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
-    env = {**inherited, **environment}
+    env = {**inherited, **(environment or {})}
     command = [str(Path(sys.executable).parent / "fanline"), *arguments]
     return subprocess.run(command, cwd=cwd, env=env, text=True, capture_output=True, timeout=120, check=False)
 
@@ -38,7 +41,7 @@ def fanline(*arguments: str, cwd: Path = ROOT, **environment: str) -> subprocess
 def test_what_is_wrong_is_said_and_is_never_a_regression(
     arguments: list[str], environment: dict[str, str], code: int, words: str
 ):
-    ended = fanline(*arguments, **environment)
+    ended = fanline(*arguments, environment=environment)
     assert ended.returncode == code and words in ended.stderr, ended.stderr
 
 

@@ -48,4 +48,5 @@ def test_advantages_are_published_once_with_a_table_and_a_ledger(prefect: str, t
     events = read_segment(run.store, run.run_id, first.ledger[-1])
     assert [(e["event"], e["rollout_id"]) for e in events] == [("normalised", 0), ("normalised", 1), ("normalised", 2)]
     artifact = Artifact.get("normalisation-normal-1-0000")
-    assert artifact and '"mean": 0.5' in str(artifact.data) and "nan" in str(artifact.data)
+    assert isinstance(artifact, Artifact)
+    assert '"mean": 0.5' in str(artifact.data) and "nan" in str(artifact.data)

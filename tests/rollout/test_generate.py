@@ -11,6 +11,8 @@ from infra.errors import ContractViolation, EngineUnavailable, HookFailed
 from infra.ledger import LedgerWriter
 from tasks.rollout import generate as module
 from tasks.rollout.calls import seed_of
+from tasks.rollout.contract import Rollout
+from tasks.rollout.draw import Slot
 from tasks.rollout.generate import GenerationStage, generate_all
 from tests.rollout.conftest import case, events, slot
 from tests.rollout.function_engine import FunctionEngine
@@ -23,13 +25,21 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "BACKOFF_SECONDS", 0.0)
 
 
+def generated(slots: list[Slot], stage: GenerationStage) -> list[Rollout]:
+    """What becomes of slots where the stage holds none back."""
+    made = asyncio.run(generate_all(slots, stage))
+    rollouts = [one for one in made if isinstance(one, Rollout)]
+    assert len(rollouts) == len(made)
+    return rollouts
+
+
 async def plain(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> Sample:
     return await generate(args, sample, sampling_params)
 
 
 def test_every_slot_goes_through_the_hook_once(generation: Stage, ledger: LedgerWriter):
     slots = [slot(i, per_group=2) for i in range(6)]
-    rollouts = asyncio.run(generate_all(slots, generation(plain, concurrency=2)))
+    rollouts = generated(slots, generation(plain, concurrency=2))
     assert [r.slot.index for r in rollouts] == list(range(6)) and {r.attempt for r in rollouts} == {1}
     called = events(ledger, "called")
     assert sorted((e["index"], e["group_index"], e["hook"]) for e in called) == [
@@ -40,8 +50,8 @@ def test_every_slot_goes_through_the_hook_once(generation: Stage, ledger: Ledger
 def test_the_result_does_not_depend_on_concurrency(generation: Stage):
     slots = [slot(i) for i in range(5)]
     slow = FunctionEngine(delay=lambda seed: seed % 5 / 2000)
-    one = asyncio.run(generate_all(slots, generation(plain, concurrency=1)))
-    many = asyncio.run(generate_all(slots, generation(plain, concurrency=8, engine=slow)))
+    one = generated(slots, generation(plain, concurrency=1))
+    many = generated(slots, generation(plain, concurrency=8, engine=slow))
     assert [r.siblings for r in one] == [r.siblings for r in many]
 
 
@@ -55,7 +65,7 @@ def test_an_exception_is_retried_from_the_pristine_sample(generation: Stage, led
             raise RuntimeError("a tool did not answer")
         return await generate(args, sample, {"max_new_tokens": 5})
 
-    (rollout,) = asyncio.run(generate_all([slot(4, group_index=2)], generation(fails_first)))
+    (rollout,) = generated([slot(4, group_index=2)], generation(fails_first))
     assert rollout.attempt == 2 and seen[0] == seen[1]
     assert [e["attempt"] for e in events(ledger, "called")] == [1, 2]
     (failed,) = events(ledger, "attempt_failed")
@@ -94,7 +104,7 @@ def test_a_rollout_with_an_aborted_sibling_is_retried_as_a_whole(generation: Sta
         return [await generate(args, copy.deepcopy(sample), sampling_params, call=name) for name in "ab"]
 
     engine = FunctionEngine(aborts=lambda number, seed: number == 1)
-    (rollout,) = asyncio.run(generate_all([slot(0)], generation(pair, engine=engine)))
+    (rollout,) = generated([slot(0)], generation(pair, engine=engine))
     assert rollout.attempt == 2 and {s.status for s in rollout.siblings} <= {Status.COMPLETED, Status.TRUNCATED}
     assert [e["reason"] for e in events(ledger, "attempt_failed")] == ["sibling 1 of 2 aborted"]
 

@@ -53,6 +53,7 @@ def test_an_aborted_call_goes_on_from_its_tokens_within_its_budget(mask_offpolic
     assert engine.requests[0]["max_new_tokens"] == SETTINGS.max_response_tokens - old
     assert engine.requests[0]["input_ids"] == [*PROMPT.encode(), *(48,) * old]
     assert (sample.response_length, sample.status) == (old + new, Status.COMPLETED)
+    assert sample.rollout_log_probs is not None
     assert sample.weight_versions == ["old", "v0"] and sample.rollout_log_probs[:old] == [-1.0] * old
     (call,) = calls.log
     assert (len(call.tokens), call.weight_versions, call.asked) == (old + new, ("old", "v0"), 100)

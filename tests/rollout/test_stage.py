@@ -108,9 +108,8 @@ def test_the_ledger_follows_every_id_from_draw_to_reward(make_run: MakeRun):
 
 def test_unset_ids_get_the_smallest_unused_of_the_run(make_run: MakeRun):
     run = make_run("rollout.generate=hooks.stock.generate")
-    for iteration in range(2):
-        ref = run_iteration(run, prompt_rows(3), FunctionEngine(), iteration=iteration)
-    assert [r["rollout_id"] for r in rows_of(run, ref)] == list(range(16, 32))
+    _, second = (run_iteration(run, prompt_rows(3), FunctionEngine(), iteration=iteration) for iteration in range(2))
+    assert [r["rollout_id"] for r in rows_of(run, second)] == list(range(16, 32))
 
 
 REUSES = """

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.training.weights import sample_weights
+from tasks.training.weights import LossMean, sample_weights
 
 CASES = {c["id"]: c for c in json.loads(Path("tests/cases/loss.json").read_text())}
 FAN_OUT = [[5], [3, 4], [2, 7, 1], [6]]  # rollouts -> trained tokens of their siblings
@@ -23,7 +23,7 @@ def reference_losses() -> list[list[float]]:
     return [[generator.random() for _ in range(n)] for siblings in FAN_OUT for n in siblings]
 
 
-def loss(mode: str, losses: list[list[float]], rollout, group=None) -> float:
+def loss(mode: LossMean, losses: list[list[float]], rollout, group=None) -> float:
     tokens = [len(x) for x in losses]
     weights, _ = sample_weights(mode, tokens, rollout, rollout if group is None else group)
     return float(sum(w * sum(x) for w, x in zip(weights, losses, strict=True)))

@@ -8,6 +8,7 @@ import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -179,7 +180,7 @@ def test_a_ray_actor_gives_what_the_main_thread_gives(ray_cluster):
                 pooled = pool.submit("in an actor", grader, response, label, {}).result()
             return importlib.import_module(f"hooks.rewards.grade_{grader}").grade(response, label, {}), pooled
 
-    actor = ray.remote(num_cpus=0)(Grader).remote()
+    actor: Any = ray.remote(num_cpus=0)(Grader).remote()
     for grader in ("deepscaler", "math", "math_verify"):
         for response, label in (SYMBOLIC, CASES["one"][0], ("</think> \\boxed{x+1}", "x+2")):
             here = grader_module(grader).grade(response, label, {})

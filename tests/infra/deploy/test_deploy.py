@@ -183,7 +183,9 @@ def test_a_notification_block_gets_the_first_of_a_cause(machine: Machine, inbox:
 
     url, letters = inbox
     with machine.client():
-        block = CustomWebhookNotificationBlock(name="ops", url=url, json_data={"said": "{{subject}}: {{body}}"})
+        block = CustomWebhookNotificationBlock(
+            name="ops", url=url, json_data={"said": "{{subject}}: {{body}}"}, headers=None, cookies=None
+        )
         block.save("ops", overwrite=True)
     changed = deploy(machine, "custom-webhook/ops")
     assert [change["name"] for change in changed] == [FIRST_OF_A_CAUSE, NO_NIGHT]

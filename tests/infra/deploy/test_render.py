@@ -43,7 +43,7 @@ def test_the_workflow_is_one_that_github_accepts():
     schema = vendored_schema()
     workflow = yaml.safe_load(WORKFLOW.read_text())
     workflow["on"] = workflow.pop(True)  # YAML 1.1, which PyYAML reads, takes `on` for a truth value
-    jsonschema.validate(workflow, schema, cls=jsonschema.validators.validator_for(schema))
+    jsonschema.validate(workflow, schema)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({**workflow, "jobs": {"tiny": {"runs-on": 7}}}, schema)
 

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from infra.megatron.rank import TrainerRank
+from infra.megatron.reports import RankPlace
 
 
 class CountingRank(TrainerRank):
-    def start(self, meeting_at: tuple[str, int]) -> tuple[str, int]:
+    def start(self, meeting_at: tuple[str, int]) -> RankPlace:
         place = super().start(meeting_at)
         from megatron.core.distributed import DistributedDataParallel, finalize_model_grads
         from megatron.core.optimizer import ChainedOptimizer

@@ -6,6 +6,8 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM
 
+from tests.gradients import grad_of
+
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceStep:
@@ -31,7 +33,7 @@ def first_step(folder: Path, rows: list[dict], rollout_ids: list[int], temperatu
             log_probs[rollout_id, row["sibling"]] = new.detach()
         terms[rollout_id] = total / trained
     (sum(terms.values()) / len(rollout_ids)).backward()  # type: ignore[union-attr]
-    gradient = {name: p.grad for name, p in model.named_parameters()}
+    gradient = {name: grad_of(p) for name, p in model.named_parameters()}
     return ReferenceStep(terms={k: v.item() for k, v in terms.items()}, gradient=gradient, log_probs=log_probs)
 
 

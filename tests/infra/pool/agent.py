@@ -10,7 +10,7 @@ from typing import Any
 
 from infra.pool.inventory import Gpu
 from infra.pool.leases import TOKEN, Lease, LeaseFolder, Waiting
-from infra.pool.line import Claim
+from infra.pool.line import Claim, Ticket
 from infra.pool.process import ProcessIdentity
 
 GPUS = tuple(Gpu(id=f"gpu-{n}", index=n, accelerator="cpu", memory_gib=1.0) for n in range(4))
@@ -34,7 +34,7 @@ class Agent:
 
     def __init__(self, folder: str):
         self.leases = LeaseFolder(Path(folder), free_mib=0)
-        self.tickets: dict[str, Any] = {}
+        self.tickets: dict[str, tuple[Ticket, int]] = {}
         self.held: dict[str, Lease] = {}
 
     def join(self, run: str, gpus: int, priority: int = 1, candidates: list[str] | None = None) -> int:

@@ -4,10 +4,10 @@ import pytest
 
 from infra.scenario.model import Engine
 from infra.sglang.address import ServerAddress
-from infra.sglang.flags import dtype_on, server_arguments, server_environment
+from infra.sglang.flags import Device, dtype_on, server_arguments, server_environment
 
 
-def _arguments(device="cpu", deterministic=True, **settings) -> list[str]:
+def _arguments(device: Device = "cpu", deterministic=True, **settings) -> list[str]:
     return server_arguments(
         Engine(**settings),
         model_path=Path("/models/a"),
@@ -80,7 +80,7 @@ def test_the_environment_never_asks_a_hub_and_keeps_what_was_there():
 def test_a_server_gets_its_own_gpus_and_no_others():
     address = ServerAddress("127.0.0.1", 4711, devices=("2", "GPU-7"))
     arguments = server_arguments(
-        Engine(max_total_tokens=512),
+        Engine.model_validate({"max_total_tokens": 512}),
         model_path=Path("/models/a"),
         served_name="fanline-1",
         device="cuda",

@@ -54,7 +54,8 @@ def test_a_request_that_failed_is_no_longer_counted():
     async def look() -> None:
         clients: Any = [Client("a"), Client("b")]
         async with FleetClient(clients) as fleet:
-            clients[0].go.set(), clients[1].go.set()
+            for client in clients:
+                client.go.set()
             for _ in range(3):
                 try:
                     await fleet.generate([0])
@@ -81,9 +82,17 @@ class Server(ServingEngine):
     def __init__(self, name: str, done: list[str]):
         self.name, self.done, self.alive, self.given = name, done, True, False
 
-    running = property(lambda self: self.alive)
-    receivers = property(lambda self: (self.name,))
-    released = property(lambda self: self.given)
+    @property
+    def running(self) -> bool:
+        return self.alive
+
+    @property
+    def receivers(self) -> Any:
+        return (self.name,)
+
+    @property
+    def released(self) -> bool:
+        return self.given
 
     def client(self, concurrency: int | None = None) -> Any:
         return Client(self.name)

@@ -21,7 +21,7 @@ class Server(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(b"" if self.path == "/health" else json.dumps(self.info).encode())
 
-    def log_message(self, *_: object) -> None: ...
+    def log_message(self, format: str, *_: object) -> None: ...
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ def on_rank(rank: int, folder: str) -> None:
 
 
 def test_vocabulary_parallel_log_probs_and_whitening_over_ranks(tmp_path: Path):
-    mp.spawn(on_rank, args=(str(tmp_path),), nprocs=RANKS)
+    mp.spawn(on_rank, args=(str(tmp_path),), nprocs=RANKS)  # type: ignore[reportPrivateImportUsage]
     ranks = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(RANKS)]
     logits, targets = random_logits(7, 14)
     expected = log_probs_and_entropy(logits, targets, temperature=0.7)
