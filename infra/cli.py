@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from infra.bench_command import BENCHES, rendered, run_bench
 from infra.deploy import commands as deploy_commands
 from infra.errors import ConfigurationError, FanlineError, InfraFault
 from infra.scenario.load import load, names
@@ -143,12 +144,7 @@ def doctor(as_json: Json = False) -> None:
 
 @app.command()
 def bench(
-    what: Annotated[
-        str,
-        typer.Argument(
-            help="schedule, normalise, grade, loss, training, rollout, iteration, gpu, clean, overhead or pool."
-        ),
-    ],
+    what: Annotated[str, typer.Argument(help=", ".join(BENCHES) + ".")],
     sizes: Annotated[
         str | None,
         typer.Option(
@@ -159,8 +155,6 @@ def bench(
     as_json: Json = False,
 ) -> None:
     """Measure a part of fanline on this machine, beside a reference in the same run."""
-    from infra.bench_command import rendered, run_bench
-
     figures = run_bench(what, sizes)
     if as_json:
         print(json.dumps(figures))

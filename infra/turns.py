@@ -8,9 +8,9 @@ generate ─▶ the engine gives back weights and cache ─▶ the trainer takes
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from infra.errors import EngineUnavailable, InfraFault
 from infra.records.training import HandOver
@@ -52,17 +52,19 @@ class Turns:
         if self._trainer_has_it:
             return
         started = time.monotonic()
-        before = self._ranks("give_back_memory")  # which they did: for what is free
+        before, lost = self._ranks("give_back_memory"), False  # which they did: for what is free
         try:
             self.engine.release()
         except EngineUnavailable:
+            lost = True
             self.engine.stop()  # it is started again for the weight sync, as one that was lost in any other place
         memory = self._ranks("take_memory")
         self._trainer_has_it = True
-        self._given = [gpu.free - was.free for gpu, was in zip(memory, before, strict=True)]
+        # Of an engine that was lost nobody knows when its memory became free, and the next one takes its own.
+        self._given = [] if lost else [gpu.free - was.free for gpu, was in zip(memory, before, strict=True)]
         self._note("trainer", started, memory)
-        if sum(self._given) <= 0:
-            self._refuse(list(range(len(memory))), memory, [gpu.free + 1 for gpu in before], "The engine")
+        if self._given and sum(self._given) <= 0:
+            self._refuse("The engine gave memory back, and no more is free than before", memory)
 
     @contextmanager
     def for_generation(self) -> Iterator[None]:
@@ -75,9 +77,9 @@ class Turns:
         memory = self._ranks("give_back_memory") if self._trainer_has_it else []
         asleep = self.engine.released
         if asleep:
-            if self._given:
-                short = [k for k, gpu in enumerate(memory) if gpu.free < self._given[k]]
-                self._refuse(short, memory, self._given, "The trainer")
+            if any(gpu.free < given for gpu, given in zip(memory, self._given, strict=False)):
+                given = ", ".join(f"{given / GIB:.1f}" for given in self._given)
+                self._refuse(f"The trainer gave memory back, and the engine needs {given} GiB again", memory)
             self.engine.resume("weights")
         seconds = time.monotonic() - started
         yield
@@ -102,16 +104,12 @@ class Turns:
         free = tuple(round(gpu.free / GIB, 2) for gpu in memory)
         self._made.append(HandOver(to=to, seconds=time.monotonic() - started, free_gib=free))
 
-    def _refuse(self, short: list[int], memory: list[DeviceMemory], least: Sequence[int], who: str) -> None:
-        if not short:
-            return
+    def _refuse(self, words: str, memory: list[DeviceMemory]) -> NoReturn:
         figures = ", ".join(
-            f"GPU of rank {k}: {memory[k].free / GIB:.1f} of {memory[k].total / GIB:.1f} GiB free, at least "
-            f"{least[k] / GIB:.1f} expected"
-            for k in short
+            f"GPU of rank {k}: {gpu.free / GIB:.1f} of {gpu.total / GIB:.1f} GiB free" for k, gpu in enumerate(memory)
         )
         raise InfraFault(
-            f"{who} gave memory back, and too little is free: {figures}.",
+            f"{words}: {figures}.",
             next_step="See with nvidia-smi who holds it; lower engine.memory_fraction or say engine.offload false.",
-            ids=short,
+            ids=list(range(len(memory))),
         )

@@ -6,12 +6,13 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from infra.bench.gate import answer, wait_for_go
+from infra.bench.plain_run import normalization_stage, rollout_stage, sync_stage, training_stage
 from infra.bench.random_model import write_model
 from infra.megatron.trainer import MegatronTrainer
 from infra.records.sources import ModelRef, PromptsRef
@@ -23,11 +24,6 @@ from infra.sources.host import this_host
 from infra.sources.model import fetch_model
 from infra.stopwatch import Stopwatch
 from tasks.download.stage import publish_prompts
-from tasks.reward_normalization.stage import normalise
-from tasks.rollout.stage import RolloutStage
-from tasks.rollout.stop import load_tokenizer
-from tasks.training.sync import push_and_compare
-from tasks.training.task import publish_plan, record_left_out
 
 ITERATIONS, PUSHES = 4, 5
 HOOK_PACKAGES = ("hooks", "infra.bench")
@@ -51,7 +47,7 @@ def main(folder: Path, kind: Any, rollouts: int, ranks: int = 1) -> None:
             "rollouts": rollouts,
             "ranks": ranks,
             "iterations": rows,
-            "median": {name: round(median(row[name] for row in later), 3) for name in later[0] if name != "free_gib"},
+            "median": {name: _short(median(row[name] for row in later)) for name in later[0] if name != "free_gib"},
             "push": {
                 "bytes": pushes[0].bytes,
                 "tensors": pushes[0].tensors,
@@ -101,26 +97,13 @@ class Iteration:
         run, timer, watch = self.run, Stopwatch(), GenerationWatch(self.engine)
         started = time.monotonic()
         with timer("rollout_stage"):
-            stage = RolloutStage(
-                run=run,
-                model_path=self.model.path,
-                tokenizer=load_tokenizer(self.model.path),
-                iteration=iteration,
-                hook_packages=HOOK_PACKAGES,
-            )
-            generated = stage.run_with(stage.slots(self.prompts), watch.client)
-            run.finish("rollout", iteration, generated.to_dict())
+            generated = rollout_stage(run, self.model, self.prompts, watch.client, iteration, HOOK_PACKAGES)
         with timer("normalization_stage"):
-            rollouts = normalise(run, generated, HOOK_PACKAGES)
-            run.finish("reward_normalization", iteration, rollouts.to_dict())
+            rollouts = normalization_stage(run, generated, HOOK_PACKAGES)
         with timer("training_stage"):
-            plan = publish_plan(run, self.model, rollouts)
-            trained = self.trainer.train(rollouts, plan, publish_gradients=set())
-            trained = replace(trained, ledger=(*trained.ledger, *record_left_out(run, plan)))
-            run.finish("training", iteration, trained.to_dict())
+            trained = training_stage(run, self.model, rollouts, self.trainer)
         with timer("sync_stage"):
-            synced = push_and_compare(run, rollouts, trained, self.trainer, self.engine)
-            run.finish("sync", iteration, synced.to_dict())
+            synced = sync_stage(run, rollouts, trained, self.trainer, self.engine)
         whole, steps = time.monotonic() - started, sum(step.seconds for step in trained.steps)
         inside = watch.seconds + trained.log_probs_seconds + steps + trained.state_seconds
         figures = {
@@ -138,12 +121,16 @@ class Iteration:
             "gradient_norm": trained.steps[0].gradient_norm,
         }
         return {
-            **{name: float(f"{figure:.4g}") for name, figure in figures.items()},
+            **{name: _short(figure) for name, figure in figures.items()},
             "samples": rollouts.samples,
             "generated_tokens": generated.generated_tokens,
             "trained_tokens": sum(step.tokens for step in trained.steps),
             "free_gib": [list(h.free_gib) for h in synced.hand_overs],
         }
+
+
+def _short(figure: float) -> float:
+    return float(f"{figure:.4g}")
 
 
 class GenerationWatch:

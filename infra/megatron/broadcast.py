@@ -11,9 +11,7 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[reportPrivateImportUsage]
 from torch.distributed.distributed_c10d import Backend, _new_process_group_helper, _world
 
-from infra.errors import ConfigurationError
 from infra.megatron.weights import PUSH_SECONDS, Named, Receiver, post
-from infra.settings import visible_devices
 from infra.sglang.address import ServerAddress
 
 LIMIT = datetime.timedelta(seconds=PUSH_SECONDS)
@@ -40,17 +38,9 @@ class Broadcast:
 
         Raises:
             EngineUnavailable: a server does not answer or refuses.
-            ConfigurationError: a receiver is no server that can be asked over HTTP, or is on this rank's own GPU.
         """
         servers = [receiver for receiver in receivers if isinstance(receiver, ServerAddress)]
-        if len(servers) < len(receivers):
-            raise ConfigurationError("engine.weight_sync distributed needs servers that the trainer reaches over HTTP.")
-        if own := [server.url for server in servers if server.devices and server.devices[0] in visible_devices()]:
-            raise ConfigurationError(
-                f"engine.weight_sync distributed: {', '.join(own)} is on the trainer's own GPU, which NCCL refuses.",
-                next_step="Say memory, or put the engine on other GPUs.",
-                ids=own,
-            )
+        assert len(servers) == len(receivers), "of a distributed sync each receiver is a server"
         if servers != self._servers:
             self._meet(servers)
         known, self._servers = self._servers, []  # a group that a push failed in is of no use any more

@@ -25,6 +25,7 @@ from infra.store import ObjectRef
 
 if TYPE_CHECKING:
     from infra.ledger import LedgerWriter
+    from infra.megatron.broadcast import Broadcast
     from infra.megatron.device import Kind
     from infra.megatron.forward import TrainingBatch
     from infra.megatron.weights import Receiver, Transport
@@ -44,6 +45,8 @@ class TrainerRank:
         self.kind: Kind = kind
         self.one_host = one_host
         self.layout = Layout.of(run.scenario.training)
+        self._broadcast: Broadcast | None = None
+        self._log_probs_seconds = 0.0
 
     def rendezvous(self) -> tuple[str, int]:
         """Rank 0 opens the store that the ranks meet at, and says where: host and port."""
@@ -187,7 +190,7 @@ class TrainerRank:
             return by_folder(self.run.spool, self.model_ref.path)
         if how == "memory":
             return by_memory
-        if not hasattr(self, "_broadcast"):
+        if self._broadcast is None:
             host = LOOPBACK if self.one_host else own_address()
             self._broadcast = Broadcast(host, self.core.device.backend, self.run.run_id)
         return self._broadcast

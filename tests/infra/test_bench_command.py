@@ -70,7 +70,8 @@ def test_a_bench_of_all_that_a_gpu_decides():
     loop = figures["iteration"]
     assert len(loop["iterations"]) == 4 and all(row["gradient_norm"] > 0 for row in loop["iterations"])
     assert loop["push"]["bytes"] == figures["own_engine"]["weights_of_its_own_process"]["bytes"]
-    assert [name for name, target in figures["targets"].items() if target["figure"] is None] == [
+    assert "targets" not in figures  # which are those of an H200
+    assert [name for name, target in targets(figures).items() if target["figure"] is None] == [
         "training peak GiB",
         "hand-over there and back, seconds",
     ]

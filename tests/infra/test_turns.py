@@ -66,15 +66,16 @@ def test_an_engine_that_gives_nothing_back_is_named_with_figures():
     host = Host()
     turns = turns_of(host)
     host.release = lambda: None
-    with pytest.raises(
-        InfraFault, match=r"The engine gave memory back, and too little is free: GPU of rank 0: 40.0 of"
-    ):
+    words = r"The engine gave memory back, and no more is free than before: GPU of rank 0: 40\.0 of 100\.0 GiB free"
+    with pytest.raises(InfraFault, match=words):
         turns.for_training()
 
 
-def test_an_engine_that_was_lost_before_training_is_ended_and_training_goes_on():
+@pytest.mark.parametrize("held", [60, 0], ids=["its memory goes with it", "its memory was free before"])
+def test_an_engine_that_was_lost_before_training_is_ended_and_training_goes_on(held: int):
     host = Host()
     turns = turns_of(host)
+    host.engine = held
 
     def lost() -> None:
         raise EngineUnavailable("POST /release_memory_occupation: connection refused.")
@@ -93,7 +94,7 @@ def test_a_trainer_that_holds_too_much_is_named_before_the_engine_takes_anything
     turns = turns_of(host)
     turns.for_training()
     host.leak = 50
-    words = r"The trainer .* 50\.0 of 100\.0 GiB free, at least 60\.0 expected"
+    words = r"The trainer gave memory back, and the engine needs 60\.0 GiB again: GPU of rank 0: 50\.0 of 100\.0 GiB"
     with pytest.raises(InfraFault, match=words), turns.for_generation():
         pass
     assert "engine takes weights" not in host.done

@@ -19,7 +19,7 @@ from transformers import Qwen2ForCausalLM
 
 from infra.errors import RequestRefused
 from infra.sglang.client import EngineClient
-from infra.sglang.engine import SGLangEngine
+from infra.sglang.engine import MEMORY_PARTS, SGLangEngine
 from tests.engine_fixture import END_OF_TEXT, VOCABULARY, write_tiny_qwen2
 
 pytestmark = pytest.mark.engine
@@ -165,8 +165,8 @@ def test_a_paused_engine_goes_on_where_it_was(engine):
 
 def test_memory_can_be_released_and_taken_again(engine):
     async def questions(client: EngineClient):
-        await client.release_memory()
-        await client.resume_memory()
+        await client.release_memory(MEMORY_PARTS)
+        await client.resume_memory(MEMORY_PARTS)
         return await client.generate(PROMPTS[0], max_new_tokens=2, temperature=1.0, seed=0)
 
     assert len(ask(engine, questions).tokens) == 2
