@@ -18,9 +18,6 @@ from tests.s3_servers import seaweedfs, using
 
 pytestmark = [getattr(pytest.mark, name) for name in ("e2e", "engine", "trainer", "prefect", "postgres", "s3")]
 
-# The weights are what is compared here; other tests train again.
-QUICK = ("--set", "checks.determinism=false", "--set", "checks.invariance=false")
-
 
 @dataclass(frozen=True)
 class Hosts:
@@ -53,7 +50,7 @@ def hosts(on_postgres: Machine, tmp_path_factory: pytest.TempPathFactory) -> Ite
 def test_a_lost_engine_node_is_replaced_by_another_one(
     start_run: Start, undisturbed: str, hosts: Hosts, tmp_path: Path
 ):
-    process = start_slow(start_run, tmp_path, *QUICK, **hosts.environment)
+    process = start_slow(start_run, tmp_path, **hosts.environment)
     wait_for_a_rollout(tmp_path)
     assert [w for w in of_home(hosts.nodes.home("engine-a")).values() if "infra.sglang.launch" in w]
     for name in ("trainer-a", "trainer-b"):
@@ -70,7 +67,7 @@ def test_a_lost_engine_node_is_replaced_by_another_one(
 def test_a_lost_trainer_node_is_said_and_the_run_goes_on_when_there_is_one_again(
     start_run: Start, undisturbed: str, hosts: Hosts, tmp_path: Path
 ):
-    process = start_slow(start_run, tmp_path, *QUICK, **hosts.environment)
+    process = start_slow(start_run, tmp_path, **hosts.environment)
     wait_for_a_rollout(tmp_path)
     hosts.nodes.kill("trainer-b")
     result = ended(process)
@@ -80,7 +77,7 @@ def test_a_lost_trainer_node_is_said_and_the_run_goes_on_when_there_is_one_again
 
     hosts.nodes.start("trainer-c", "trainer", gpus=1)
     run_id = result.summary["run"]
-    again = ended(start_slow(start_run, tmp_path, *QUICK, "--resume", run_id, **hosts.environment))
+    again = ended(start_slow(start_run, tmp_path, "--resume", run_id, **hosts.environment))
     assert again.code == 0, (again.summary, again.errors)
     assert again.summary and again.summary["weights_digest"] == undisturbed
     run = Run(run_id=run_id, scenario=load("tiny"), store_uri=hosts.store_uri, spool=tmp_path)
