@@ -1,5 +1,7 @@
 import json
+import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,10 +24,29 @@ def test_events_come_back_in_order_and_the_spool_is_empty(store: ArtifactStore, 
     assert list((tmp_path / "spool").iterdir()) == []
 
 
-def test_every_event_is_on_disk_before_the_stage_ends(tmp_path: Path):
+def test_every_event_outlives_its_process_at_once(tmp_path: Path):
     with LedgerWriter("run-1", "rollout", 0, tmp_path) as ledger:
         ledger.write("called", index=3)
         assert json.loads(ledger.path.read_text())["index"] == 3
+
+
+def test_events_are_on_the_disk_in_time_and_before_they_are_published(
+    store: ArtifactStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    synced: list[int] = []  # lines of the file at each fsync of it
+    clock = iter((0.0, 0.1, 0.3, 0.3, 0.4, 9.0)).__next__
+
+    def fsync(descriptor: int) -> None:
+        if Path(f"/proc/self/fd/{descriptor}").readlink() == ledger.path:
+            synced.append(len(ledger.path.read_text().splitlines()))
+
+    monkeypatch.setattr("infra.ledger.time", SimpleNamespace(monotonic=clock))
+    with LedgerWriter("run-1", "rollout", 0, tmp_path) as ledger:
+        monkeypatch.setattr(os, "fsync", fsync)
+        for index in range(3):  # at 0.1 s, 0.3 s and 0.4 s
+            ledger.write("called", index=index)
+        ledger.seal(store)
+    assert synced == [2, 3]
 
 
 def test_a_ledger_of_another_run_is_refused(store: ArtifactStore, tmp_path: Path):
