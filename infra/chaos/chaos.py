@@ -32,6 +32,8 @@ TABLE = {
     ),
     "flow process of a pool": ("rollout 0", "training 0"),
     "worker": ("rollout 0", "training 0", "checks"),
+    "worker asked to end": ("rollout 0", "training 0"),
+    "cancel": ("start", "rollout 0", "training 0"),
     "SGLang": ("start", "rollout 0", "training 0", "weight sync 0", "rollout 1"),
     "trainer rank": ("rollout 0", "training 0", "weight sync 0", "training 1"),
     "Ray head": ("rollout 0", "training 0", "weight sync 0"),

@@ -47,7 +47,7 @@ class Launched(Protocol):
         ...
 
     def summary(self) -> dict[str, Any] | None:
-        """Wait for its end: what it said then, None where it was killed."""
+        """Wait for its end: what it said then, its state as the verdict where it has none; None where it was killed."""
         ...
 
     def resumed(self, run_id: str) -> dict[str, Any] | None:
@@ -160,8 +160,15 @@ class PoolRun:
             time.sleep(LOOK_SECONDS)
         self.runs_before = run.run_count
         if run.state.name not in Outcome.__members__:
-            return None
+            return {"verdict": run.state.name, "message": run.state.message}
         return latest_summary(self.scene.store.store, str(run.state.message).split(":")[0])
+
+    def cancel(self) -> None:
+        """What Cancel in the UI does."""
+        from prefect.states import Cancelling
+
+        with self._client() as client:
+            client.set_flow_run_state(self.flow_run, Cancelling())
 
     def resumed(self, run_id: str) -> dict[str, Any] | None:
         from prefect.states import AwaitingRetry

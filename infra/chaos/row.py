@@ -28,10 +28,11 @@ class Row:
         unfinished: whether the stage's record was still missing right after the strike; where the strike takes the
             store away, right before it.
         outcome: `recovered` in the same process, or how that ended and `resumed`.
-        ended: verdict of the run that was struck, None where its process was killed.
+        ended: verdict of the run that was struck; where it has none what Prefect says of it, None where nobody does.
         verdict: the last one.
         same_weights: whether they are those of an undisturbed run, to the bit.
         seconds_to_recovery: from the strike to the verdict.
+        marked: whether the store says how the struck attempt ended: by its summary, or by its `ended.json`.
         left_running: command lines that were still there 15 s after the struck run had ended.
     """
 
@@ -46,6 +47,7 @@ class Row:
     same_weights: bool
     seconds_to_recovery: float
     seconds_until_gone: float
+    marked: bool
     left_running: list[str]
 
     @property
@@ -79,7 +81,7 @@ def strike(target: Target, moment: Moment, prefect: PrefectServer, home: Path, w
 def _struck(target: Target, moment: Moment, scene: Scene, run: Watched, launched: Launched, weights: str) -> Row:
     _wait_for(moment, run, launched)
     unfinished = not moment.is_over(run)
-    target.strike(scene)
+    target.strike(scene, launched)
     struck = time.monotonic()
     unfinished = unfinished and not (target.store_answers and moment.is_over(run))
     if target.relieve and target.when == "at once":
@@ -90,6 +92,7 @@ def _struck(target: Target, moment: Moment, scene: Scene, run: Watched, launched
     left, gone = _left(scene, launched), time.monotonic() - ended_at
     if target.relieve and target.when == "after":
         target.relieve(scene, launched)
+    marked = any(key.startswith("attempts/") for key in run.published())
     last, outcome = ended, "recovered"
     if not ended or ended.get("verdict") != "PASS":
         how = ended.get("verdict", "refused") if ended else "killed"
@@ -107,6 +110,7 @@ def _struck(target: Target, moment: Moment, scene: Scene, run: Watched, launched
         same_weights=bool(last) and last.get("weights_digest") == weights,
         seconds_to_recovery=round(recovered, 1),
         seconds_until_gone=round(gone, 1),
+        marked=marked,
         left_running=left,
     )
 

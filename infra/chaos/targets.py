@@ -22,7 +22,7 @@ class Target:
     """One thing that is taken away.
 
     Args:
-        strike: takes it away.
+        strike: takes it away; what was launched is at hand.
         relieve: brings it back; None where the run has to do without it.
         when: `at once`, while the run goes on, or `after` the run has ended.
         opened: makes the store of the run, and the nodes that it joins.
@@ -31,7 +31,7 @@ class Target:
     """
 
     name: str
-    strike: Callable[[Scene], None]
+    strike: Callable[[Scene, Any], object]
     relieve: Callable[[Scene, Any], object] | None = None
     when: Literal["at once", "after"] = "at once"
     opened: Callable[[Path], AbstractContextManager[Any]] = folder_store
@@ -39,15 +39,19 @@ class Target:
     store_answers: bool = True
 
 
-def _kills(command: str) -> Callable[[Scene], None]:
-    def strike(scene: Scene) -> None:
+def _signals(command: str, number: signal.Signals) -> Callable[[Scene, object], None]:
+    def strike(scene: Scene, _: object) -> None:
         assert wait_until(lambda: bool(named(scene.home, command)), PROCESS_SECONDS), f"there is no process {command}"
-        os.kill(named(scene.home, command)[0], signal.SIGKILL)
+        os.kill(named(scene.home, command)[0], number)
 
     return strike
 
 
-def _refuse_writes(scene: Scene) -> None:
+def _kills(command: str) -> Callable[[Scene, object], None]:
+    return _signals(command, signal.SIGKILL)
+
+
+def _refuse_writes(scene: Scene, _: object) -> None:
     scene.store.weed.kill()
     scene.store.weed.start(writable=False)
 
@@ -68,30 +72,37 @@ TARGETS = {
             relieve=lambda _, launched: launched.start_worker(),
             launch=PoolRun,
         ),
+        Target(
+            name="worker asked to end",
+            strike=_signals(WORKER, signal.SIGTERM),
+            relieve=lambda _, launched: launched.start_worker(),
+            launch=PoolRun,
+        ),
+        Target(name="cancel", strike=lambda _, launched: launched.cancel(), launch=PoolRun),
         Target(name="SGLang", strike=_kills("infra.sglang.launch")),
         Target(name="trainer rank", strike=_kills("ray::TrainerRank")),
         Target(name="Ray head", strike=_kills("gcs_server")),
         Target(
             name="Prefect server",
-            strike=lambda scene: scene.prefect.kill(),
+            strike=lambda scene, _: scene.prefect.kill(),
             relieve=lambda scene, _: scene.prefect.start(),
         ),
         Target(
             name="node of the engine",
-            strike=lambda scene: scene.store.nodes.kill("engine-a"),
+            strike=lambda scene, _: scene.store.nodes.kill("engine-a"),
             relieve=lambda scene, _: scene.store.nodes.start("engine-b", "engine", gpus=1),
             opened=joined_store,
         ),
         Target(
             name="node of a rank",
-            strike=lambda scene: scene.store.nodes.kill("trainer-b"),
+            strike=lambda scene, _: scene.store.nodes.kill("trainer-b"),
             relieve=lambda scene, _: scene.store.nodes.start("trainer-c", "trainer", gpus=1),
             when="after",
             opened=joined_store,
         ),
         Target(
             name="S3 server",
-            strike=lambda scene: scene.store.weed.kill(),
+            strike=lambda scene, _: scene.store.weed.kill(),
             relieve=lambda scene, _: scene.store.weed.start(),
             opened=bucket_store,
             store_answers=False,
@@ -105,7 +116,7 @@ TARGETS = {
         ),
         Target(
             name="full disk",
-            strike=lambda scene: fill(Path(scene.store.store.uri)),
+            strike=lambda scene, _: fill(Path(scene.store.store.uri)),
             relieve=lambda scene, _: make_room(Path(scene.store.store.uri)),
             when="after",
             opened=small_disk_store,
