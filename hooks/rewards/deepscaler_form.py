@@ -13,7 +13,8 @@ from hooks.rewards.latex_text import latex_to_text
 UNITS = "degree cm centimeter meter mile second minute hour day week month year foot feet inch yard"
 UNIT = {unit: re.compile(rf"{unit}(es)?(s)? *(\^[0-9]+)?") for unit in UNITS.split(" ")}
 INTEGER = re.compile(r"0|-?[1-9]\d*", re.ASCII)
-NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,3})?\s*", re.ASCII | re.IGNORECASE)
+NUMBER = re.compile(r"\s*+[+-]?(\d++\.?\d*+|\.\d++)(e[+-]?\d{1,3})?\s*+", re.ASCII | re.IGNORECASE)
+LONGEST_NUMBER = 1000
 THOUSANDS = re.compile(r"(\d),(\d\d\d)(?=$|\D)")
 FRACTION = re.compile(r"-?[0-9]+.?/0*[1-9][0-9]*.?")
 NEVER_EVALUATED = re.compile(r"\^\{|\^\(|\^[0-9]+\^|\^[0-9][0-9]+")
@@ -92,11 +93,16 @@ def elements(text: str) -> list[str]:
 
 def whole_number(text: str) -> str | None:
     """Its digits where the text is a number within 1e-7 of a whole one, else None."""
-    if not NUMBER.fullmatch(text) or len(text) > 1000:
+    value = number(text)
+    if value is None:
         return None
-    value = Fraction(text)
     nearest = round(value)
     return str(nearest) if abs(value - nearest) <= WHOLE else None
+
+
+def number(text: str) -> Fraction | None:
+    """The value of a decimal number; None where the text is no number, or one of more than 1000 characters."""
+    return Fraction(text) if len(text) <= LONGEST_NUMBER and NUMBER.fullmatch(text) else None
 
 
 def _settle_element(given: str, label: str) -> bool | None:
@@ -106,7 +112,8 @@ def _settle_element(given: str, label: str) -> bool | None:
         return False
     if given == label:
         return True
-    return Fraction(given) == Fraction(label) if NUMBER.fullmatch(given) and NUMBER.fullmatch(label) else None
+    values = number(given), number(label)
+    return None if None in values else values[0] == values[1]
 
 
 def may_be_evaluated(text: str) -> bool:

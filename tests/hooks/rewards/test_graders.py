@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hooks.rewards import (
+    deepscaler_form,
     grade_dapo,
     grade_deepscaler,
     grade_exact_match,
@@ -76,6 +77,30 @@ def test_deepscaler_and_its_kinds(response, label, reward):
 )
 def test_what_has_no_small_value_is_wrong_at_once(answer):
     assert grade_deepscaler.grade(f"</think> \\boxed{{{answer}}}", "5", {}) == 0.0
+
+
+LONG_NUMBERS = {
+    "digits": "1" * 20_000 + "x",
+    "decimals": "1." + "1" * 20_000 + "x",
+    "spaces": " " * 20_000 + "1" + " " * 20_000 + "x",
+    "a fraction": "1" * 20_000 + "/" + "1" * 20_000,
+    "thousands": "1" + ",234" * 20_000,
+    "a number": "9" * 20_000 + ".5",
+}
+
+
+@pytest.mark.parametrize("text", LONG_NUMBERS.values(), ids=LONG_NUMBERS)
+@pytest.mark.parametrize("label", ["5", "0.5"])
+def test_a_long_text_is_never_read_as_a_number(text, label, monkeypatch):
+    class Short:
+        def fullmatch(self, text):
+            assert len(text) <= deepscaler_form.LONGEST_NUMBER
+            return number.fullmatch(text)
+
+    number = deepscaler_form.NUMBER
+    monkeypatch.setattr(deepscaler_form, "NUMBER", Short())
+    assert grade_math.quick(f"\\boxed{{{text}}}", label, {}) in (0.0, None)
+    assert grade_math.grade(f"\\boxed{{{text}}}", label, {}) == 0.0
 
 
 @pytest.mark.parametrize("grade", [grade_deepscaler.grade, grade_math.grade, grade_math_verify.grade])
