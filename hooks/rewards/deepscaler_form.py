@@ -8,7 +8,7 @@ import re
 from fractions import Fraction
 
 from hooks.rewards.hendrycks import hendrycks_form, unwrap_text
-from hooks.rewards.latex_text import latex_to_text
+from hooks.rewards.latex_text import NestedTooDeeply, latex_to_text
 
 UNITS = "degree cm centimeter meter mile second minute hour day week month year foot feet inch yard"
 UNIT = {unit: re.compile(rf"{unit}(es)?(s)? *(\^[0-9]+)?") for unit in UNITS.split(" ")}
@@ -29,12 +29,20 @@ def same_answer(given: str, label: str) -> bool:
 
 
 def settle(given: str, label: str) -> bool | None:
-    """The same without evaluating anything: None where only a symbolic comparison can tell."""
+    """The same without evaluating anything: None where only a symbolic comparison can tell.
+
+    Raises:
+        NestedTooDeeply: the label is; an answer that is equals nothing.
+    """
     if INTEGER.fullmatch(given) and INTEGER.fullmatch(label):
         return given == label
     if hendrycks_form(given) == hendrycks_form(label):
         return True
-    given, label = plain_form(given), plain_form(label)
+    label = plain_form(label)
+    try:
+        given = plain_form(given)
+    except NestedTooDeeply:
+        return False
     if given == label:
         return True
     if not given or not label:
@@ -49,12 +57,12 @@ def settle(given: str, label: str) -> bool | None:
 def evaluate(given: str, label: str) -> bool:
     """Whether every element is equal symbolically; text that is no expression is not."""
     # sympy takes a second to import, and most answers are settled without it.
-    from hooks.rewards.expression import NotAnExpression, read_expression, same_value
+    from hooks.rewards.expression import read_expression, same_value
 
-    pairs = zip(elements(plain_form(given)), elements(plain_form(label)), strict=True)
     try:
+        pairs = zip(elements(plain_form(given)), elements(plain_form(label)), strict=True)
         return all(_settle_element(g, t) or same_value(read_expression(g), read_expression(t)) for g, t in pairs)
-    except NotAnExpression:
+    except (ArithmeticError, RuntimeError, TypeError, ValueError):  # NotAnExpression, or what sympy can not compare
         return False
 
 

@@ -21,7 +21,7 @@ def grade(response: str, label: str, metadata: dict[str, Any]) -> float:
 
     Raises:
         ValueError: math-verify reads nothing in the label.
-        Exception: what sympy raises while it compares, so that a failed comparison never looks like a wrong answer.
+        Exception: what sympy raises for the label alone. An answer that it can not compare is wrong.
     """
     from math_verify import parse, verify
 
@@ -32,7 +32,11 @@ def grade(response: str, label: str, metadata: dict[str, Any]) -> float:
     if not truth:
         raise ValueError(f"the label {text[:80]!r} holds nothing that math-verify can read")
     answer = parse(response, parsing_timeout=None)  # type: ignore[arg-type]
-    return float(verify(truth, answer, timeout_seconds=None, raise_on_error=True))
+    try:
+        return float(verify(truth, answer, timeout_seconds=None, raise_on_error=True))
+    except Exception:  # sympy raises anything; the label is to blame where it raises for the label alone
+        verify(truth, truth, timeout_seconds=None, raise_on_error=True)
+        return float(verify(truth, answer, timeout_seconds=None))
 
 
 def quick(response: str, label: str, metadata: dict[str, Any]) -> float | None:

@@ -23,6 +23,10 @@ FUNCTIONS = "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln 
 SPACES = {"quad": "  ", "qquad": "    ", ",": " ", ";": " ", ":": " ", " ": " ", "\\": ";"}
 
 
+class NestedTooDeeply(ValueError):
+    """Braces, or commands as arguments of commands, more than 100 deep."""
+
+
 def _pairs(text: str) -> dict[str, str]:
     words = text.split()
     return dict(zip(words[::2], words[1::2], strict=True))
@@ -41,15 +45,13 @@ def latex_to_text(latex: str) -> str:
     """Plain text; unknown commands vanish, their arguments stay.
 
     Raises:
-        ValueError: braces nested deeper than 100.
+        NestedTooDeeply: see the class.
     """
     return "".join(_read(TOKEN.findall(latex)[::-1], closing="", depth=0)).strip()
 
 
 def _read(tokens: list[str], closing: str, depth: int) -> list[str]:
     """Text of the tokens (a stack, the next one last) up to the closing token, which is taken too."""
-    if depth > DEEPEST:
-        raise ValueError("braces nested too deeply")
     text: list[str] = []
     while tokens:
         token = tokens.pop()
@@ -60,6 +62,8 @@ def _read(tokens: list[str], closing: str, depth: int) -> list[str]:
 
 
 def _text_of(token: str, tokens: list[str], depth: int) -> str:
+    if depth > DEEPEST:
+        raise NestedTooDeeply(f"more than {DEEPEST} deep")
     if token == "{":
         return "".join(_read(tokens, "}", depth + 1))
     if token == "}":

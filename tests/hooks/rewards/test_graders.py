@@ -3,12 +3,14 @@
 import json
 from pathlib import Path
 
+import math_verify.grader
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hooks.rewards import (
     deepscaler_form,
+    expression,
     grade_dapo,
     grade_deepscaler,
     grade_exact_match,
@@ -18,6 +20,7 @@ from hooks.rewards import (
     grade_math_verify,
 )
 from hooks.rewards.extract import last_boxed
+from hooks.rewards.latex_text import NestedTooDeeply
 
 CASES = json.loads((Path(__file__).parents[2] / "cases" / "rewards.json").read_text())["deepscaler"]
 SEVERAL = settings(max_examples=50, deadline=None)
@@ -71,12 +74,52 @@ def test_deepscaler_and_its_kinds(response, label, reward):
         "{" * 5000,
         "\\frac",
         "\\sqrt",
+        "\\sqrt x" * 600,
         "9" * 5000,
         "1e999999",
     ],
 )
 def test_what_has_no_small_value_is_wrong_at_once(answer):
     assert grade_deepscaler.grade(f"</think> \\boxed{{{answer}}}", "5", {}) == 0.0
+
+
+NESTED = {
+    "braces": "\\pi" + "{" * 120 + "}" * 120,
+    "fractions": "\\frac{" * 150 + "}" * 150,
+    "bare fractions": "\\frac x" * 600,
+    "bare roots": "\\sqrt" * 600 + "x",
+    "indices": "\\sqrt[" * 600,
+}
+
+
+@pytest.mark.parametrize("text", NESTED.values(), ids=NESTED)
+@pytest.mark.parametrize("module", [grade_deepscaler, grade_math])
+def test_an_answer_that_is_nested_too_deeply_is_wrong_at_once_and_such_a_label_an_error(text, module):
+    assert module.quick(f"</think>\\boxed{{{text}}}", "5", {}) == 0.0
+    with pytest.raises(NestedTooDeeply):
+        module.quick("</think>\\boxed{5}", text, {})
+
+
+@pytest.mark.parametrize("text", NESTED.values(), ids=NESTED)
+def test_no_other_grader_stumbles_over_nested_text(text):
+    for module in (grade_dapo, grade_exact_match, grade_f1, grade_gpqa):
+        for response in (text, f"\\boxed{{{text}}}", f"Answer: {text}"):
+            reward = module.grade(response, "5", {})
+            assert (reward["score"] if module is grade_dapo else reward) <= 0
+
+
+def test_an_answer_that_sympy_can_not_compare_is_wrong_and_such_a_label_an_error(monkeypatch):
+    def compare(first, second, *_):
+        if first == second == 5:
+            return True
+        raise RecursionError
+
+    monkeypatch.setattr(expression, "same_value", compare)
+    assert grade_math.grade("\\boxed{x(x+1)}", "x^2+x", {}) == 0.0
+    monkeypatch.setattr(math_verify.grader, "sympy_expr_eq", compare)
+    assert grade_math_verify.grade("$\\sqrt{2}$", "5", {}) == 0.0
+    with pytest.raises(RecursionError):
+        grade_math_verify.grade("$\\sqrt{2}$", "x+1", {})
 
 
 LONG_NUMBERS = {
