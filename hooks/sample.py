@@ -81,8 +81,8 @@ class Sample:
             meta_info: SGLang's answer; its finish reason and weight version are taken over unless
                 `update_terminal_info` is off.
         Raises:
-            ValueError: trainable tokens without log-probs, log-probs of another length, log-probs on tokens that are
-                not trainable, or a sample whose lists were out of step before.
+            ValueError: trainable tokens without log-probs (also those of the response so far), log-probs of another
+                length, log-probs on tokens that are not trainable, or a sample whose lists were out of step before.
         """
         tokens = [int(t) for t in tokens]
         self._refuse_log_probs(tokens, log_probs, trainable)
@@ -93,6 +93,8 @@ class Sample:
                 f"response of {self.response_length} tokens has {len(mask)} mask values and {len(old)} log-probs "
                 f"(sample index {self.index})"
             )
+        if self.rollout_log_probs is None and any(mask):
+            raise ValueError(f"{sum(mask)} trainable tokens so far without log-probs (sample index {self.index})")
         self.tokens = [*self.tokens, *tokens]
         self.loss_mask = [*mask, *([int(trainable)] * len(tokens))]
         self.rollout_log_probs = [*old, *([0.0] * len(tokens) if log_probs is None else map(float, log_probs))]

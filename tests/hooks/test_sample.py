@@ -53,6 +53,21 @@ def test_lists_of_another_length_are_errors(given_parts: dict, words: str):
     assert sample.tokens == [9] and sample.response_length == 0
 
 
+@pytest.mark.parametrize("trainable", [True, False])
+@pytest.mark.parametrize("mask", [None, [0, 1]])
+def test_log_probs_of_earlier_tokens_are_never_invented(mask: list[int] | None, trainable: bool):
+    sample = Sample(index=3, tokens=[9, 1, 2], response_length=2, loss_mask=mask)
+    with pytest.raises(ValueError, match=f"{2 if mask is None else 1} trainable tokens so far .*sample index 3"):
+        sample.append_response_tokens(tokens=[5], log_probs=[-1.0] if trainable else None, trainable=trainable)
+    assert sample.tokens == [9, 1, 2] and sample.rollout_log_probs is None
+
+
+def test_earlier_tokens_that_are_not_trained_need_no_log_probs():
+    sample = Sample(tokens=[9, 1, 2], response_length=2, loss_mask=[0, 0])
+    sample.append_response_tokens(tokens=[5], log_probs=[-1.0])
+    assert sample.loss_mask == [0, 0, 1] and sample.rollout_log_probs == [0.0, 0.0, -1.0]
+
+
 def test_slimes_call_with_its_arguments_and_meta_info_is_understood():
     sample = Sample(tokens=[9])
     meta = {"finish_reason": {"type": "length"}, "weight_version": "3"}
