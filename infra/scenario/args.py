@@ -17,6 +17,10 @@ def _from_scenario(section: str, field: str) -> Callable[[Scenario], Any]:
     return answer
 
 
+def _several(parts: int) -> int | None:
+    return parts if parts > 1 else None  # Megatron's None is a pipeline that is not interleaved
+
+
 _SAME = {
     "rollout": {
         "rollout_batch_size": "prompts",
@@ -47,6 +51,11 @@ _SAME = {
         "eps_clip_c": "dual_clip",
         "kl_loss_coef": "kl_coefficient",
         "kl_loss_type": "kl_estimator",
+        "kl_coef": "kl_reward_coefficient",
+        "gamma": "gamma",
+        "lambd": "gae_lambda",
+        "normalize_advantages": "whitens",
+        "tis_clip": "importance_high",
         "entropy_coef": "entropy_coefficient",
         "lr": "learning_rate",
         "weight_decay": "weight_decay",
@@ -79,7 +88,9 @@ ANSWERS: dict[str, Callable[[Scenario], Any]] = {
     "seed": lambda s: s.seed,
     "rollout_seed": lambda s: s.seed,
     "use_kl_loss": lambda s: s.training.kl_coefficient > 0,
-    "kl_coef": lambda s: 0.0,  # slime's KL penalty inside the reward, which does not exist here
+    "use_tis": lambda s: s.training.importance_correction == "truncate",
+    "calculate_per_token_loss": lambda s: s.training.loss_mean == "token",
+    "virtual_pipeline_model_parallel_size": lambda s: _several(s.training.virtual_pipeline),
     "use_dynamic_batch_size": lambda s: s.training.max_tokens_per_gpu is not None,
     "partial_rollout": lambda s: s.rollout.partial != "none",
     "mask_offpolicy_in_partial_rollout": lambda s: s.rollout.partial == "mask_offpolicy",

@@ -35,6 +35,30 @@ def test_the_kl_term_of_the_loss_is_slimes_kl_loss_coef():
     assert view.kl_loss_coef == 0.1 and view.use_kl_loss and view.kl_coef == 0.0
 
 
+def test_the_kl_in_the_reward_is_slimes_kl_coef():
+    view = args("training.kl_reward_coefficient=0.1", "training.estimator=reinforce++")
+    assert view.kl_coef == 0.1 and view.kl_loss_coef == 0.0 and not view.use_kl_loss
+
+
+@pytest.mark.parametrize(
+    ("override", "name", "default", "answer"),
+    [
+        ("gamma=0.9", "gamma", 1.0, 0.9),
+        ("gae_lambda=0.8", "lambd", 1.0, 0.8),
+        ("estimator=reinforce++", "normalize_advantages", False, True),
+        ("whiten_advantages=true", "normalize_advantages", False, True),
+        ("loss_mean=token", "calculate_per_token_loss", False, True),
+        ("loss_mean=sample", "calculate_per_token_loss", False, False),
+        ("importance_correction=truncate", "use_tis", False, True),
+        ("importance_correction=mask", "use_tis", False, False),
+        ("importance_high=3", "tis_clip", 2.0, 3.0),
+        ("virtual_pipeline=2", "virtual_pipeline_model_parallel_size", None, 2),
+    ],
+)
+def test_the_objective_and_the_layout_go_by_slimes_names(override: str, name: str, default: object, answer: object):
+    assert getattr(args(), name) == default and getattr(args(f"training.{override}"), name) == answer
+
+
 def test_an_unknown_name_is_told_with_the_nearest():
     with pytest.raises(AttributeError, match=r"'rollout_temperatur'.*Did you mean 'rollout_temperature'"):
         _ = args().rollout_temperatur
