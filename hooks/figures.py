@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from hooks.sample import rollout_of
+
 
 def lengths(args: Any, iteration: int, samples: Sequence[Any]) -> dict[str, float]:
     """Mean and largest response in tokens, the share of truncated samples, and samples a rollout."""
@@ -13,5 +15,5 @@ def lengths(args: Any, iteration: int, samples: Sequence[Any]) -> dict[str, floa
         "response tokens, mean": sum(tokens) / len(tokens),
         "response tokens, largest": float(max(tokens)),
         "truncated share": sum(sample.status.value == "truncated" for sample in samples) / len(samples),
-        "samples a rollout": len(samples) / len({sample.rollout_id for sample in samples}),
+        "samples a rollout": len(samples) / len({rollout_of(sample) for sample in samples}),
     }

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from hooks.sample import rollout_of
+
 
 def mixed_rewards(args: Any, samples: Any, **_: Any) -> bool:
     """Dynamic filter: keep a prompt group whose rollouts have different rewards.
@@ -23,9 +25,9 @@ def drop_truncated(args: Any, samples: Any) -> None:
     rollout of its own.
     """
     everything = list(_flat(samples))
-    cut = {_rollout(sample) for sample in everything if sample.status.value == "truncated"}
+    cut = {rollout_of(sample) for sample in everything if sample.status.value == "truncated"}
     for sample in everything:
-        if _rollout(sample) in cut:
+        if rollout_of(sample) in cut:
             sample.remove_sample = True
 
 
@@ -36,8 +38,3 @@ def _flat(samples: Iterable[Any]) -> Iterator[Any]:
             yield from _flat(item)
         else:
             yield item
-
-
-def _rollout(sample: Any) -> tuple[str, int]:
-    rollout = getattr(sample, "rollout_id", None)  # not every version of slime has the field
-    return ("index", sample.index) if rollout is None else ("rollout", rollout)

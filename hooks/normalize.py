@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from hooks.sample import rollout_id_of, rollout_of
+
 STD_EPSILON = 1e-6
 ROUNDING = 1e-6  # a std of at most this share of the group's largest absolute reward is rounding, not signal
 
@@ -188,13 +190,14 @@ def _in_the_statistics(samples: Sequence[Any]) -> list[int]:
     aborted = [k for k, s in enumerate(samples) if s.status.value == "aborted"]
     if not aborted:
         return [k for k, s in enumerate(samples) if not s.remove_sample]
-    alone, rollouts = set(aborted), {samples[k].rollout_id for k in aborted} - {None}
-    return [k for k, s in enumerate(samples) if not s.remove_sample and k not in alone and s.rollout_id not in rollouts]
+    alone, rollouts = set(aborted), {rollout_id_of(samples[k]) for k in aborted} - {None}
+    voting = (k for k, s in enumerate(samples) if not s.remove_sample and k not in alone)
+    return [k for k in voting if rollout_id_of(samples[k]) not in rollouts]
 
 
 def _rollout_keys(samples: Sequence[Any], kept: list[int]) -> Integers:
     """[kept] rollout id; a sample without one gets a negative key of its own, which no id has."""
-    ids = (samples[k].rollout_id for k in kept)
+    ids = (rollout_id_of(samples[k]) for k in kept)
     return np.fromiter((-1 - k if i is None else i for k, i in enumerate(ids)), np.int64, len(kept))
 
 
@@ -206,7 +209,7 @@ def _refuse_missing(samples: Sequence[Any], raw: list[Any], kept: list[int]) -> 
 
 
 def _name(sample: Any) -> str:
-    return f"index {sample.index}" if sample.rollout_id is None else f"rollout {sample.rollout_id}"
+    return " ".join(map(str, rollout_of(sample)))
 
 
 def _some(ids: Sequence[object], limit: int = 10) -> str:

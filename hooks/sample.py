@@ -15,6 +15,17 @@ class Status(Enum):
     FAILED = "failed"
 
 
+def rollout_id_of(sample: Any) -> int | None:
+    """Its `rollout_id`, which not every version of slime's Sample has."""
+    return getattr(sample, "rollout_id", None)
+
+
+def rollout_of(sample: Any) -> tuple[str, int | None]:
+    """What siblings share. A sample without `rollout_id` goes by its index."""
+    rollout = rollout_id_of(sample)
+    return ("index", sample.index) if rollout is None else ("rollout", rollout)
+
+
 @dataclass
 class Sample:
     """One training sequence of a rollout.

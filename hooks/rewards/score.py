@@ -6,6 +6,7 @@ from types import ModuleType
 from typing import Any
 
 from hooks.rewards.pool import GraderFailed, WorkerPool
+from hooks.sample import rollout_id_of
 
 
 async def score(grader: str, args: Any, sample: Any) -> Any:
@@ -59,4 +60,4 @@ def options_of(args: Any) -> dict[str, Any]:
 
 def name_of(sample: Any) -> str:
     """How errors name a sample."""
-    return f"group {sample.group_index}, rollout {sample.rollout_id}, index {sample.index}"
+    return f"group {sample.group_index}, rollout {rollout_id_of(sample)}, index {sample.index}"

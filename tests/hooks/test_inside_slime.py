@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from hooks import fanout, filters, stock, subagents
+from hooks import fanout, figures, filters, normalize, rewards, stock, subagents
+from hooks.rewards.pool import GraderFailed
 
 
 @dataclass
@@ -20,6 +21,7 @@ class SlimeSample:
         PENDING = "pending"
         COMPLETED = "completed"
         TRUNCATED = "truncated"
+        ABORTED = "aborted"
 
     group_index: int | None = None
     index: int | None = None
@@ -27,6 +29,7 @@ class SlimeSample:
     tokens: list[int] = field(default_factory=list)
     response: str = ""
     response_length: int = 0
+    label: str | None = None
     reward: float | None = None
     loss_mask: list[int] | None = None
     remove_sample: bool = False
@@ -85,6 +88,30 @@ def test_group_index_normalisation_runs_on_slimes_sample():
     for sample in samples:
         sample.rollout_id = sample.index  # type: ignore[attr-defined]
     assert list(fanout.grpo_normalize_by_group_index(ARGS, samples)[1]) == [0.5, -0.5]
+
+
+def test_normalisation_takes_each_sample_without_a_rollout_id_for_a_rollout_of_its_own():
+    statuses = [SlimeSample.Status.COMPLETED] * 2 + [SlimeSample.Status.ABORTED]
+    samples = [
+        SlimeSample(index=k, group_index=0, reward=r, status=status)
+        for k, (r, status) in enumerate(zip([1.0, 0.0, 0.0], statuses, strict=True))
+    ]
+    for hook in (normalize.by_rollout, normalize.by_sample):
+        assert hook(ARGS, samples)[1] == [0.5, -0.5, 0.0]
+    samples[1].reward = None
+    with pytest.raises(normalize.RewardRefused, match="index 1"):
+        normalize.by_rollout(ARGS, samples)
+
+
+def test_reward_hooks_run_on_slimes_sample():
+    assert asyncio.run(rewards.math(ARGS, SlimeSample(index=2, response="\\boxed{5}", label="5"))) == 1.0
+    with pytest.raises(GraderFailed, match="group 1, rollout None, index 2"):
+        asyncio.run(rewards.math(ARGS, SlimeSample(index=2, group_index=1, response="5")))
+
+
+def test_figures_run_on_slimes_sample():
+    samples = [SlimeSample(index=k, response_length=4) for k in (0, 0, 1, 2)]
+    assert figures.lengths(ARGS, 0, samples)["samples a rollout"] == 4 / 3
 
 
 def test_filters_run_on_slimes_groups_with_and_without_fan_out():
