@@ -1,5 +1,6 @@
 """The commands for a Prefect server and what runs on it unattended: deploy, trigger, up, down."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -41,12 +42,17 @@ def trigger(
     env: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="Environment of the run; may be given again.")
     ] = None,
+    working_dir: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of the worker's host; code that is there runs.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Run a deployment on its pool, wait, and exit with its verdict; interrupted, it cancels the run."""
     from infra.deploy.trigger import run_trigger
 
-    raise typer.Exit(run_trigger(deployment, set_ or [], timeout, queue, tag or [], env or [], as_json=as_json))
+    raise typer.Exit(
+        run_trigger(deployment, set_ or [], timeout, queue, tag or [], env or [], working_dir, as_json=as_json)
+    )
 
 
 def up(

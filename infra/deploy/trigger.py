@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -45,6 +46,7 @@ def trigger(
     queue: str | None = None,
     tags: Sequence[str] = (),
     environment: Sequence[str] = (),
+    working_dir: Path | None = None,
 ) -> Triggered:
     """Run a deployment and wait for its verdict.
 
@@ -54,13 +56,14 @@ def trigger(
         timeout_seconds: longest from creation to end; then the run is cancelled and the answer is INFRA.
         queue: queue of the deployment's pool; by default the deployment's own.
         environment: `NAME=VALUE` for the run's process.
+        working_dir: folder of the worker's host that the run's process starts in: what lies there is imported first.
     Raises:
         ConfigurationError: there is no such deployment, or a value is refused (by us or by the server).
         InfraFault: the server does not answer.
         KeyboardInterrupt: it was interrupted; the run is cancelled.
     """
     with connected() as client:
-        run = _create(client, deployment, overrides, queue, tags, environment)
+        run = _create(client, deployment, overrides, queue, tags, job_variables(environment, working_dir))
         link = url_for("flow-run", obj_id=run.id) or str(run.id)
         _say(f"{run.name} is created: {link}")
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # a CI job that is cancelled takes its run along
@@ -84,7 +87,7 @@ def _create(
     overrides: Sequence[str],
     queue: str | None,
     tags: Sequence[str],
-    environment: Sequence[str],
+    variables: dict[str, Any],
 ) -> FlowRun:
     name = deployment if "/" in deployment else f"{REGRESSION_FLOW}/{deployment}"
     try:
@@ -100,7 +103,7 @@ def _create(
             parameters=_parameters(found.parameters, overrides),
             work_queue_name=queue,
             tags=tags,
-            job_variables={"env": dict(_pair(one) for one in environment)} if environment else None,
+            job_variables=variables or None,
         )
     except PrefectHTTPStatusError as cause:
         raise ConfigurationError(f"The server refuses the run: {_detail(cause)}", ids=[name]) from cause
@@ -116,6 +119,20 @@ def _parameters(defaults: dict[str, Any], overrides: Sequence[str]) -> dict[str,
     if scenario is None:
         return document
     return {"scenario": validate(document, str(document.get("name"))).model_dump(mode="json")}
+
+
+def job_variables(environment: Sequence[str], working_dir: Path | None) -> dict[str, Any]:
+    """What a run asks of its pool beside what its deployment does.
+
+    Raises:
+        ConfigurationError: something in `environment` is not NAME=VALUE.
+    """
+    variables: dict[str, Any] = {}
+    if environment:
+        variables["env"] = dict(_pair(one) for one in environment)
+    if working_dir is not None:
+        variables["working_dir"] = str(working_dir.absolute())
+    return variables
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -170,12 +187,19 @@ def run_trigger(
     queue: str | None,
     tags: Sequence[str],
     environment: Sequence[str],
+    working_dir: Path | None,
     *,
     as_json: bool,
 ) -> int:
     """The command: prints the verdict and returns its exit code."""
     ended = trigger(
-        deployment, overrides, timeout_seconds=timeout_seconds, queue=queue, tags=tags, environment=environment
+        deployment,
+        overrides,
+        timeout_seconds=timeout_seconds,
+        queue=queue,
+        tags=tags,
+        environment=environment,
+        working_dir=working_dir,
     )
     if as_json:
         print(json.dumps(vars(ended)))

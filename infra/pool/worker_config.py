@@ -8,6 +8,7 @@ from prefect.workers.process import ProcessJobConfiguration, ProcessVariables
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 from infra.pool.inventory import Inventory
+from infra.pool.process import host_name
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun
@@ -78,10 +79,12 @@ class GpuJobConfiguration(ProcessJobConfiguration):
             self.env["FANLINE_STORE"] = self.store
 
     def refusal(self) -> str | None:
-        """Why the run must not start: it would say what only the host may."""
-        if not self._taken:
-            return None
-        return f"The run's job variable env sets {', '.join(self._taken)}, which only the worker's host may set."
+        """Why the run must not start here: it says what only the host may, or begins in a folder that is not there."""
+        if self._taken:
+            return f"The run's job variable env sets {', '.join(self._taken)}, which only the worker's host may set."
+        if self.working_dir is not None and not self.working_dir.is_dir():
+            return f"The run's job variable working_dir is {self.working_dir}: host {host_name()} has no such folder."
+        return None
 
     def wanted(self) -> GpuLabels:
         """The labels that the deployment asks for, without those that Prefect adds."""

@@ -44,10 +44,11 @@ def steady_worker(pool: Pool) -> Iterator[None]:
             {"env": {"FANLINE_HOOK_PACKAGES": "os", "PYTHONPATH": "/tmp"}},
             ("env sets FANLINE_HOOK_PACKAGES, PYTHONPATH", "only the worker's host may set"),
         ),
+        ({"working_dir": "/nowhere/at/all"}, ("working_dir is /nowhere/at/all", "has no such folder")),
     ],
 )
 @pytest.mark.usefixtures("steady_worker")
-def test_a_run_that_the_host_can_not_serve_is_refused_with_both_numbers(pool: Pool, job_variables: dict, words: tuple):
+def test_a_run_that_the_host_can_not_serve_is_refused_in_words(pool: Pool, job_variables: dict, words: tuple):
     refused = pool.wait_state(pool.submit("refused", job_variables), "Refused")
     assert refused.type == StateType.FAILED
     assert refused.message and all(part in refused.message for part in words)
