@@ -5,6 +5,7 @@ import re
 import sys
 from pathlib import Path
 
+from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
 from infra.errors import ConfigurationError
@@ -14,7 +15,7 @@ from infra.records.format import RECORDS_VERSION
 from infra.run import Run
 from infra.run_lock import hold
 from infra.scenario.model import Scenario
-from infra.scenario.review import refuse_unsupported
+from infra.scenario.review import refuse_unsupported, warnings_of
 from infra.settings import settings
 from infra.store import canonical_json, sha256
 from tasks.report.publish import latest_summary
@@ -64,6 +65,8 @@ def open_run(scenario: Scenario, store: str | None, resume_from: str | None) -> 
         InfraFault: another process of this host works on the run.
     """
     refuse_unsupported(scenario)
+    for words in warnings_of(scenario):
+        get_run_logger().warning(words)  # the command line has its own and keeps this one from its console
     refuse_too_many_gpus(scenario, settings())
     hooks = load_scenario_hooks(scenario, settings().hook_packages)
     own = run_id_of(scenario.name, flow_run.get_id())

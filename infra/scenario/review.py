@@ -96,9 +96,10 @@ def _estimator(scenario: Scenario) -> str | None:
 
 
 def warnings_of(scenario: Scenario) -> list[str]:
-    """Why a run of this scenario would show less than its reader may think; nothing where it is `plumbing_only`."""
-    if scenario.plumbing_only:
-        return []
+    """Why a run of this scenario would show less than its reader may think.
+
+    One that is `plumbing_only` says itself that it carries no signal; not that its rewards can be nothing but 0.
+    """
     candidates = (
         _no_baseline,
         _equal_siblings,
@@ -110,6 +111,8 @@ def warnings_of(scenario: Scenario) -> list[str]:
         _not_reproducible,
         _no_room,
     )
+    if scenario.plumbing_only:
+        candidates = (_unanswerable,)
     return [words for candidate in candidates if (words := candidate(scenario))]
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import httpx
 import pytest
 
 from tests.flows.conftest import Ended
@@ -46,3 +47,11 @@ def test_a_hook_outside_the_allowed_packages_is_refused_before_anything_starts(r
 def test_a_typo_is_refused_with_the_nearest_name(run: Run):
     refused = run("tiny", "--set", "rollout.promts=3")
     assert refused.code == 2 and "prompts" in refused.errors
+
+
+def test_what_a_run_can_not_show_is_said_at_its_beginning_once_and_in_its_log(run: Run, prefect_url: str):
+    words = "hooks.rewards.deepscaler gives 0 to every answer"
+    refused = run("tiny", "--set", "rollout.reward=hooks.rewards.deepscaler", "--set", "rollout.generate=os.path.join")
+    assert refused.code == 2 and refused.errors.count(words) == 1, refused.errors
+    logs = httpx.post(f"{prefect_url}/logs/filter", json={"sort": "TIMESTAMP_DESC", "limit": 100}).json()
+    assert [log["level"] for log in logs if words in log["message"]] == [30]
