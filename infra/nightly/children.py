@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+import prefect.types._datetime as clock
 from prefect import get_client
 from prefect.client.schemas.filters import FlowRunFilter
 from prefect.client.schemas.objects import FlowRun, State
@@ -19,7 +20,7 @@ from infra.nightly.judge import Ended, judged
 from infra.nightly.patience import cancel, is_final, is_in, read_patiently
 from infra.records.verdict import Outcome
 
-CANCEL_SECONDS = 60.0
+CANCEL_SECONDS = 60.0  # for a worker to end a run and say so
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +56,7 @@ def wait_for_children(
     """How each child ended, in the order given; those over a limit are cancelled and count as INFRA.
 
     Args:
-        run_seconds: longest that a child may run.
+        run_seconds: longest that a child may run, and longest that it may be paused.
         pick_up_seconds: longest that a child may wait to be run while none of its siblings runs.
 
     Raises:
@@ -97,12 +98,24 @@ def _over_limit(run: FlowRun, run_seconds: float, pick_up_seconds: float, waited
     ran = run.estimated_run_time.total_seconds()
     if is_in(run, ("RUNNING",)) and ran > run_seconds:
         return f"was still running after {ran:.0f} s, the limit is {run_seconds:.0f} s"
+    if is_in(run, ("PAUSED",)) and _seconds_in_state(run) > run_seconds:
+        return f"was still paused, the limit is {run_seconds:.0f} s"
+    if is_in(run, ("CANCELLING",)) and _seconds_in_state(run) > CANCEL_SECONDS:
+        return f"was being cancelled for more than {CANCEL_SECONDS:.0f} s and did not end: its host may be down"
     if is_in(run, ("SCHEDULED", "PENDING")) and waited_seconds > pick_up_seconds:
         return f"was never picked up: no worker took it in {waited_seconds:.0f} s"
     return ""
 
 
+def _seconds_in_state(run: FlowRun) -> float:
+    """By the server's time stamp: a night that is retried goes on counting."""
+    assert run.state is not None and run.state.timestamp is not None
+    return (clock.now("UTC") - run.state.timestamp).total_seconds()
+
+
 def _given_up(child: Child, run: FlowRun, reason: str, poll_seconds: float) -> Ended:
+    if is_in(run, ("CANCELLING",)):
+        return _ended(child, Outcome.INFRA, reason, run=run, verdict=False)  # it had its time to end
     with get_client(sync_client=True) as client:
         cancel(client, run, f"Cancelled by its night: it {reason}.")
     deadline = time.monotonic() + CANCEL_SECONDS

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from prefect.client.schemas.actions import WorkPoolCreate
-from prefect.states import AwaitingRetry, Cancelling
+from prefect.states import AwaitingRetry, Cancelling, Suspended
 
 from infra.chaos.processes import wait_until
 from infra.pool.process import carrying
@@ -123,6 +123,18 @@ def test_a_child_over_its_limit_is_cancelled_and_infra(machine: Machine):
     night = ended(machine, start_night(machine, ["long"], child_hours=1 / 3600))
     assert night.state.name == "INFRA" and "long: INFRA: was still running" in night.state.message
     assert children_of(machine, night.id)["long"].state.type.value == "CANCELLED"
+
+
+def test_a_child_that_stays_paused_is_infra(machine: Machine):
+    with machine.client() as client:
+        client.create_work_pool(WorkPoolCreate(name="nowhere", type="process"), overwrite=True)
+    create_children(machine, {"rests": {"ends": "PASS"}}, pool="nowhere")
+    night_id = start_night(machine, ["rests"], child_hours=1 / 3600)
+    awaited(machine, night_id, lambda _: bool(children_of(machine, night_id)))
+    with machine.client() as client:
+        client.set_flow_run_state(children_of(machine, night_id)["rests"].id, Suspended(), force=True)
+    night = ended(machine, night_id)
+    assert night.state.name == "INFRA" and "rests: INFRA: was still paused" in night.state.message
 
 
 def running_children(machine: Machine, night_id: Any) -> bool:
