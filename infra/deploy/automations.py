@@ -4,7 +4,7 @@ of runs whose host does not come back."""
 from collections.abc import Sequence
 from typing import Any
 
-from infra.deploy.deployments import NIGHTLY_FLOW, NIGHTLY_NAME
+from infra.deploy.deployments import ENTRYPOINTS, NIGHTLY_FLOW, NIGHTLY_NAME
 from infra.deploy.matrix import Nightly
 from infra.records.verdict import Outcome
 
@@ -76,10 +76,13 @@ def no_verdict(within_seconds: float) -> dict[str, Any]:
 
 
 def silent_run(within_seconds: float) -> dict[str, Any]:
-    """Fires for a flow run that was heard of by a heartbeat, and then by nothing, not even by the state it ended in."""
+    """Fires for a flow run that was heard of by a heartbeat, and then by nothing, not even by the state it ended in.
+
+    Of fanline's flows only: a server is shared, and others may beat as they like.
+    """
     return _trigger(
         match={"prefect.resource.id": "prefect.flow-run.*"},
-        match_related={},
+        match_related={"prefect.resource.role": "flow", "prefect.resource.name": sorted(ENTRYPOINTS)},
         after=["prefect.flow-run.heartbeat"],
         expect=["prefect.flow-run.*"],
         for_each=["prefect.resource.id"],

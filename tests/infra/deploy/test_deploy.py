@@ -139,15 +139,17 @@ def test_a_run_that_is_heard_of_no_more_is_crashed_and_one_that_ended_stays(mach
         at_once = {**fields, "trigger": silent_run(10.0)}
         Server(client).write(Wanted(kind="automation", name="silent, at once", fields=at_once))
         deployment = client.read_deployment_by_name("fanout-regression/tiny").id
-        silent, ended = (
+        silent, ended, others = (
             client.create_flow_run_from_deployment(deployment, state=Running(), name=name)
-            for name in ("silent", "ended")
+            for name in ("silent", "ended", "others")
         )
     assert deployed and deployed["trigger"] == fields["trigger"] and deployed["actions"] == fields["actions"]
     with machine.client() as client:
-        for run in (silent, ended):
+        for run, flow in ((silent, "fanout-regression"), (ended, "fanout-regression"), (others, "somebody-elses")):
             beat = {"resource": {"prefect.resource.id": f"prefect.flow-run.{run.id}"}, "id": str(uuid4())}
             beat |= {"event": "prefect.flow-run.heartbeat", "occurred": datetime.now(UTC).isoformat()}
+            of_flow = {"prefect.resource.id": f"prefect.flow.{run.flow_id}", "prefect.resource.role": "flow"}
+            beat["related"] = [{**of_flow, "prefect.resource.name": flow}]
             client.request("POST", "/events", json=[beat])
         client.set_flow_run_state(ended.id, Completed(name="PASS"), force=True)
 
@@ -156,6 +158,7 @@ def test_a_run_that_is_heard_of_no_more_is_crashed_and_one_that_ended_stays(mach
 
         assert wait_until(lambda: state(silent) == "Crashed", 90), state(silent)
         assert state(ended) == "PASS"
+        assert state(others) == "Running", "a run of another flow is nobody's business here"
 
 
 @pytest.fixture
