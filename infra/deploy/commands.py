@@ -19,6 +19,7 @@ def register(app: typer.Typer) -> None:
 
 def deploy(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what differs and change nothing.")] = False,
+    prune: Annotated[bool, typer.Option("--prune", help="Remove deployments that the matrix no longer has.")] = False,
     store: Store = None,
     notify: Annotated[
         str | None, typer.Option(metavar="BLOCK", help="Notification block of the automations, as slack-webhook/ops.")
@@ -28,7 +29,7 @@ def deploy(
     """Bring a Prefect server to the scenario matrix: pools, queues, store, deployments, automations. Repeatable."""
     from infra.deploy.deploy_command import run_deploy
 
-    run_deploy(store or settings().store_uri, notify, dry_run=dry_run, as_json=as_json)
+    run_deploy(store or settings().store_uri, notify, dry_run=dry_run, prune=prune, as_json=as_json)
 
 
 def trigger(

@@ -19,22 +19,27 @@ ROUNDS = 3  # queues of one pool move each other when they get their places
 
 @dataclass(frozen=True, kw_only=True)
 class Deployed:
-    """What differs, or differed before it was brought in line: rendered files, objects of the server."""
+    """What differs, or differed before it was brought in line: rendered files, objects of the server.
+
+    `dropped` are deployments of fanline's that the matrix no longer has: their schedules go on until they are removed.
+    """
 
     files: tuple[Path, ...]
     changes: tuple[Change, ...]
+    dropped: tuple[str, ...]
     api_url: str
 
     def __bool__(self) -> bool:
-        return bool(self.files or self.changes)
+        return bool(self.files or self.changes or self.dropped)
 
 
-def deploy(store_uri: str, notify: str | None, *, dry_run: bool) -> Deployed:
+def deploy(store_uri: str, notify: str | None, *, dry_run: bool, prune: bool = False) -> Deployed:
     """Render the files and create or update everything on the server; with `dry_run` only look.
 
     Args:
         store_uri: the artifact store that the deployments write to.
         notify: notification block that automations send to, as `slack-webhook/ops`; None keeps what they do.
+        prune: remove deployments that the matrix no longer has.
 
     Raises:
         ConfigurationError: the matrix, the block or a pool's type is not right.
@@ -45,11 +50,16 @@ def deploy(store_uri: str, notify: str | None, *, dry_run: bool) -> Deployed:
     with connected() as client:
         server, block = Server(client), _block_id(notify)
         changes = differing(server, matrix, absolute(store_uri), block)
+        kept = {one.name for one in wanted(matrix, absolute(store_uri), block) if one.kind == "deployment"}
+        dropped = sorted(set(server.deployments()) - kept)
         if not dry_run:
             for path, text in files.items():
                 path.write_text(text)
             _bring_in_line(server, matrix, absolute(store_uri), block, changes)
-        return Deployed(files=tuple(files), changes=tuple(changes), api_url=str(client.api_url).rstrip("/"))
+            for name in dropped if prune else []:
+                server.remove_deployment(name)
+        api_url = str(client.api_url).rstrip("/")
+        return Deployed(files=tuple(files), changes=tuple(changes), dropped=tuple(dropped), api_url=api_url)
 
 
 def differing(server: Server, matrix: Matrix, store_uri: str, block: str | None) -> list[Change]:
@@ -84,19 +94,20 @@ def _block_id(notify: str | None) -> str | None:
         ) from cause
 
 
-def run_deploy(store_uri: str, notify: str | None, *, dry_run: bool, as_json: bool) -> None:
+def run_deploy(store_uri: str, notify: str | None, *, dry_run: bool, prune: bool, as_json: bool) -> None:
     """The command: prints what it did, or with `dry_run` would do."""
-    deployed = deploy(store_uri, notify, dry_run=dry_run)
+    deployed = deploy(store_uri, notify, dry_run=dry_run, prune=prune)
     if as_json:
         changes = [change.to_dict() for change in deployed.changes]
-        print(json.dumps({"dry_run": dry_run, "files": [str(f) for f in deployed.files], "changes": changes}))
+        files, dropped = [str(f) for f in deployed.files], list(deployed.dropped)
+        print(json.dumps({"dry_run": dry_run, "files": files, "changes": changes, "dropped": dropped, "prune": prune}))
     else:
-        for line in lines(deployed, dry_run=dry_run):
+        for line in lines(deployed, dry_run=dry_run, prune=prune):
             print(line)
     sys.stdout.flush()
 
 
-def lines(deployed: Deployed, *, dry_run: bool) -> list[str]:
+def lines(deployed: Deployed, *, dry_run: bool, prune: bool) -> list[str]:
     """The difference for a person, an object a line and its fields below it."""
     if not deployed:
         return [f"{deployed.api_url}: nothing differs"]
@@ -107,4 +118,13 @@ def lines(deployed: Deployed, *, dry_run: bool) -> list[str]:
     for change in deployed.changes:
         said.append(f"{done[change.action]} {change.wanted.kind} {change.wanted.name}")
         said += [f"  {field.in_words()}" for field in change.fields]
-    return said
+    return said + [_dropped(name, dry_run=dry_run, prune=prune) for name in deployed.dropped]
+
+
+def _dropped(name: str, *, dry_run: bool, prune: bool) -> str:
+    if prune:
+        return f"{'would remove' if dry_run else 'removed'} deployment {name}"
+    return (
+        f"left deployment {name}: the matrix does not have it, and its schedules go on; "
+        f"`fanline deploy --prune` or `prefect deployment delete '{name}'` removes it"
+    )

@@ -13,6 +13,7 @@ ENTRYPOINTS = {
     NIGHTLY_FLOW: "flows.fanout_nightly.fanout_nightly",
 }
 NIGHTLY_NAME = "nightly"
+TAG = "fanline"  # every deployment of a matrix has it
 
 
 def versioned(document: dict[str, Any]) -> dict[str, Any]:
@@ -32,7 +33,7 @@ def _scenario(name: str, entry: Entry) -> dict[str, Any]:
         "name": name,
         "description": scenario.description,
         "entrypoint": ENTRYPOINTS[REGRESSION_FLOW],
-        "tags": sorted({"fanline", f"gpus-{entry.gpus}", *entry.tags, *(["nightly"] if entry.nightly else [])}),
+        "tags": sorted({TAG, f"gpus-{entry.gpus}", *entry.tags, *(["nightly"] if entry.nightly else [])}),
         "work_pool": {
             "name": entry.pool,
             "work_queue_name": entry.queue,
@@ -48,7 +49,7 @@ def _nightly(matrix: Matrix, nightly: Nightly) -> dict[str, Any]:
         "name": NIGHTLY_NAME,
         "description": f"Every night: {', '.join(matrix.every_night)}, and one verdict over them.",
         "entrypoint": ENTRYPOINTS[NIGHTLY_FLOW],
-        "tags": ["fanline", "nightly"],
+        "tags": [TAG, "nightly"],
         "work_pool": {"name": nightly.pool, "work_queue_name": nightly.queue, "job_variables": {}},
         "schedules": [{"cron": nightly.cron, "timezone": nightly.timezone}],
         "parameters": {

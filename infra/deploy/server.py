@@ -1,6 +1,7 @@
 """The objects of a Prefect server, read and written as the same plain documents that are wanted."""
 
 from collections.abc import Callable, Mapping
+from itertools import chain, repeat
 from typing import Any
 
 from prefect.blocks.core import Block
@@ -11,12 +12,14 @@ from prefect.client.schemas.actions import (
     WorkPoolCreate,
     WorkPoolUpdate,
 )
+from prefect.client.schemas.filters import DeploymentFilter, FlowFilter
 from prefect.client.schemas.objects import DeploymentSchedule
 from prefect.client.schemas.schedules import CronSchedule
 from prefect.events.actions import DoNothing
 from prefect.events.schemas.automations import AutomationCore
 from prefect.exceptions import ObjectNotFound
 
+from infra.deploy.deployments import ENTRYPOINTS, TAG
 from infra.deploy.wanted import Kind, Wanted
 from infra.errors import ConfigurationError
 
@@ -57,6 +60,21 @@ class Server:
     def write(self, wanted: Wanted) -> None:
         """Create the object, or set its fields."""
         self._write[wanted.kind](wanted.name, wanted.fields)
+
+    def deployments(self) -> list[str]:
+        """The deployments of fanline's flows that have its tag, as `flow/name`: those that a matrix has, or had."""
+        tagged = DeploymentFilter.model_validate({"tags": {"all_": [TAG]}})
+        return [
+            f"{flow}/{found.name}"
+            for flow in ENTRYPOINTS
+            for found in self.client.read_deployments(
+                flow_filter=FlowFilter.model_validate({"name": {"any_": [flow]}}), deployment_filter=tagged
+            )
+        ]
+
+    def remove_deployment(self, name: str) -> None:
+        """It goes with its schedules; its runs stay."""
+        self.client.delete_deployment(self.client.read_deployment_by_name(name).id)
 
     def _read_block(self, name: str) -> Document:
         slug, block = name.split("/")
@@ -126,9 +144,18 @@ class Server:
         return document
 
     def _write_deployment(self, name: str, fields: Document) -> None:
+        """A schedule that a person has paused stays so; the server makes them anew with each write."""
         flow_name, deployment = name.split("/")
         crons = [CronSchedule(cron=s["cron"], timezone=s["timezone"]) for s in fields["schedules"]]
-        schedules = [DeploymentScheduleCreate(schedule=cron, active=True) for cron in crons]
+        try:
+            there = [schedule.active for schedule in self.client.read_deployment_by_name(name).schedules]
+        except ObjectNotFound:
+            there = []
+        active = chain(there, repeat(True))
+        schedules = [
+            DeploymentScheduleCreate(schedule=cron, active=is_active)
+            for cron, is_active in zip(crons, active, strict=False)
+        ]
         flow_id = self.client.create_flow_from_name(flow_name)
         self.client.create_deployment(flow_id=flow_id, name=deployment, **{**fields, "schedules": schedules})
 
@@ -154,6 +181,6 @@ class Server:
 
 
 def _schedule(found: DeploymentSchedule) -> dict[str, Any]:
-    if not isinstance(found.schedule, CronSchedule) or not found.active:
-        return found.model_dump(mode="json", include={"schedule", "active"})
+    if not isinstance(found.schedule, CronSchedule):
+        return found.model_dump(mode="json", include={"schedule"})
     return {"cron": found.schedule.cron, "timezone": found.schedule.timezone}

@@ -36,7 +36,7 @@ def deploy(machine: Machine, notify: str | None = None, *, dry_run: bool = False
 def test_what_was_deployed_does_not_differ(machine: Machine):
     done = machine.fanline("deploy", "--dry-run", "--json")
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {"dry_run": True, "files": [], "changes": []}
+    assert json.loads(done.stdout) == {"dry_run": True, "files": [], "changes": [], "dropped": [], "prune": False}
 
 
 def test_a_dry_run_tells_the_difference_and_changes_nothing(machine: Machine):
@@ -53,6 +53,35 @@ def test_a_dry_run_tells_the_difference_and_changes_nothing(machine: Machine):
     assert deploy(machine, dry_run=True) == dry
     assert deploy(machine) == dry
     assert deploy(machine) == []
+
+
+def test_a_deployment_that_the_matrix_dropped_is_named_until_it_is_pruned(machine: Machine):
+    old = "fanout-regression/of-an-older-matrix"
+    with machine.client() as client:
+        flow = client.create_flow_from_name("fanout-regression")
+        for name, tags in (("of-an-older-matrix", ["fanline", "gpus-2"]), ("of-a-person", ["mine"])):
+            client.create_deployment(flow_id=flow, name=name, entrypoint="flows.of.nothing", tags=tags)
+    for arguments in (["--dry-run"], [], ["--dry-run", "--prune"], ["--prune"]):
+        done = machine.fanline("deploy", *arguments)
+        assert f"deployment {old}" in done.stdout and "of-a-person" not in done.stdout, done.stderr
+    assert "nothing differs" in machine.fanline("deploy", "--dry-run").stdout
+    with machine.client() as client:
+        assert client.read_deployment_by_name("fanout-regression/of-a-person")
+
+
+def test_a_schedule_that_a_person_has_paused_stays_paused(machine: Machine):
+    def nightly(client: Any) -> Any:
+        return client.read_deployment_by_name("fanout-nightly/nightly")
+
+    with machine.client() as client:
+        there = nightly(client)
+        client.update_deployment_schedule(there.id, there.schedules[0].id, active=False)
+        assert deploy(machine, dry_run=True) == []
+        client.request("PATCH", "/deployments/{id}", path_params={"id": there.id}, json={"description": "of a person"})
+        assert [change["name"] for change in deploy(machine)] == ["fanout-nightly/nightly"]
+        (schedule,) = nightly(client).schedules
+        assert not schedule.active and deploy(machine, dry_run=True) == []
+        client.update_deployment_schedule(there.id, schedule.id, active=True)
 
 
 def test_queues_have_their_places_and_limits(machine: Machine):
