@@ -1,6 +1,7 @@
 """What is checked in is what the matrix says; and the rendered files are what their readers accept."""
 
 import json
+import re
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ def test_a_version_changes_with_what_it_is_the_version_of():
 
 
 def test_the_workflow_is_one_that_github_accepts():
-    schema = vendored_schema()
+    schema = vendored_schema("github-workflows")
     workflow = yaml.safe_load(WORKFLOW.read_text())
     workflow["on"] = workflow.pop(True)  # YAML 1.1, which PyYAML reads, takes `on` for a truth value
     jsonschema.validate(workflow, schema)
@@ -57,9 +58,24 @@ def test_the_workflow_has_a_job_a_label():
         assert f"fanline trigger fanout-regression/{name} " in jobs[name]["steps"][-1]["run"]
 
 
-def test_the_compose_example_is_yaml_with_its_services():
+def test_the_compose_example_has_a_worker_a_pool_and_what_they_need():
+    document = yaml.safe_load((HERE / "examples" / "compose.yaml").read_text())
+    jsonschema.validate(document, vendored_schema("compose-spec"))
+    services = document["services"]
+    assert {"postgres", "s3", "prefect-server"} <= set(services)
+    assert services["deploy"]["command"].endswith("/fanline deploy")
+    for name, pool in load_matrix().pools.items():
+        worker = services[f"worker-{name}"]
+        assert worker["command"].endswith(f"prefect worker start --pool {name} --type {pool.type}")
+        assert "deploy" in worker["depends_on"]
+        assert {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "FANLINE_STORE"} <= set(worker["environment"])
+
+
+def test_the_compose_example_has_no_secret_in_it():
     services = yaml.safe_load((HERE / "examples" / "compose.yaml").read_text())["services"]
-    assert {"postgres", "s3", "prefect-server", "worker"} <= set(services)
+    given = [pair for service in services.values() for pair in service.get("environment", {}).items()]
+    secrets = [(name, value) for name, value in given if re.search("PASSWORD|KEY|CONNECTION_URL", name)]
+    assert len(secrets) > 5 and all("${" in value for _, value in secrets)
 
 
 @pytest.mark.parametrize("flow", sorted(ENTRYPOINTS))
@@ -80,10 +96,10 @@ def schemas() -> dict[str, Any]:
     return {name: form(entrypoint) for name, entrypoint in ENTRYPOINTS.items()}
 
 
-def vendored_schema() -> dict[str, Any]:
-    """The JSON schema of workflows that the package check-jsonschema carries."""
+def vendored_schema(name: str) -> dict[str, Any]:
+    """A JSON schema that the package check-jsonschema carries."""
     folder = resources.files("check_jsonschema.builtin_schemas.vendor")
-    return json.loads((folder / "github-workflows.json").read_text())
+    return json.loads((folder / f"{name}.json").read_text())
 
 
 if __name__ == "__main__":
