@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from infra.open_run import STORE_FILE
 from infra.run_lock import is_held
 from infra.store import ArtifactStore
 from infra.upkeep.retention import StoredRun
@@ -46,6 +47,31 @@ def remove(runs: Iterable[StoredRun], store: ArtifactStore, spool: Path) -> None
         keys = store.keys(f"runs/{run.run_id}")
         store.remove(sorted(keys, key=lambda key: not key.endswith("/run.json")))
         shutil.rmtree(spool / run.run_id, ignore_errors=True)
+
+
+def left_folders(store: ArtifactStore, runs: Iterable[StoredRun], spool: Path, until: float) -> list[Path]:
+    """Spool folders of this host whose run is gone from the store, or never came there, and which nobody uses.
+
+    Args:
+        runs: those that the store has.
+        until: only folders in which nothing was written since; seconds since the epoch.
+    """
+    known = {run.run_id for run in runs}
+    said = [path for path in sorted(spool.glob(f"*/{STORE_FILE}")) if path.read_text() == store.uri]
+    return [
+        path.parent
+        for path in said
+        if path.parent.name not in known and _last_written(path.parent) < until and not is_held(path.parent)
+    ]
+
+
+def _last_written(folder: Path) -> float:
+    return max(path.stat().st_mtime for path in (folder, *folder.rglob("*")))
+
+
+def remove_folders(folders: Iterable[Path]) -> None:
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def old_flow_runs(days: float, *, delete: bool) -> int:

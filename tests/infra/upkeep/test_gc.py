@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from infra.run_lock import hold
 from infra.store import ArtifactStore
-from infra.upkeep.gc import stored_runs
+from infra.upkeep.gc import left_folders, stored_runs
 from tests.s3_servers import moto, using
 
 ROOT = Path(__file__).parents[3]
@@ -75,6 +76,26 @@ def test_a_run_that_somebody_works_on_is_held(folder: ArtifactStore, tmp_path: P
         "tiny-000000000002": "running",
         "fanout-signal-000000000003": None,
     }
+
+
+def test_folders_of_runs_that_the_store_does_not_have_go_when_they_are_old(folder: ArtifactStore, tmp_path: Path):
+    fill(folder)
+    home, spool, now = tmp_path / "home", tmp_path / "home" / "spool", time.time()
+    days = {"tiny-000000000001": 9.0, "tiny-00000000000a": 9.0, "tiny-00000000000b": 1.0, "tiny-00000000000d": 9.0}
+    for name, age in days.items():
+        (spool / name).mkdir(parents=True)
+        (spool / name / "engine.log").touch()
+        (spool / name / "store").write_text("/another/store" if name.endswith("d") else folder.uri)
+        for path in (*(spool / name).iterdir(), spool / name):
+            os.utime(path, (now - age * 86_400,) * 2)
+    (spool / "prefect-server.log").touch()
+    runs = stored_runs(folder, spool)
+    assert [p.name for p in left_folders(folder, runs, spool, now - 5 * 86_400)] == ["tiny-00000000000a"]
+    hold("tiny-00000000000b", spool / "tiny-00000000000b")
+    shown = fanline_gc(folder, home, "--yes")
+    assert shown["left_folders"] == ["tiny-00000000000a"], "one is in use, one is another store's"
+    assert {p.name for p in spool.iterdir()} >= {"tiny-00000000000b", "tiny-00000000000d", "prefect-server.log"}
+    assert not (spool / "tiny-00000000000a").exists()
 
 
 @pytest.mark.prefect
