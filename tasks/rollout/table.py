@@ -1,4 +1,4 @@
-"""Finished rollouts as rows of the published tables, and the ids that earlier tables hold."""
+"""Finished rollouts as rows of the published tables, and the ids that earlier iterations used."""
 
 import json
 from collections.abc import Sequence
@@ -7,6 +7,7 @@ from typing import Any
 
 from hooks.sample import Sample
 from infra.errors import ContractViolation
+from infra.ledger import read_segment
 from infra.records.rollouts import RolloutsRef, read_table
 from infra.run import Run
 from infra.store import ArtifactStore, ObjectRef
@@ -87,12 +88,22 @@ def _json(value: Any, what: str, rollout: Rollout) -> str:
 
 
 def used_ids(run: Run, iteration: int) -> frozenset[int]:
-    """Rollout ids of the run's earlier iterations."""
+    """Rollout ids of the run's earlier iterations: of what is stored, and of what a dynamic filter dropped."""
     records = [run.finished("rollout", i) for i in range(iteration)]
-    tables = [RolloutsRef.from_dict(record).table for record in records if record]
-    return frozenset().union(*(_ids_in(run.store, table) for table in tables))
+    refs = [RolloutsRef.from_dict(record) for record in records if record]
+    used = [_ids_in(run.store, ref.table) for ref in refs]
+    if run.scenario.rollout.dynamic_filter:
+        used += [_dropped_ids(run.store, run.run_id, segment) for ref in refs for segment in ref.ledger]
+    return frozenset().union(*used)
 
 
 @lru_cache(maxsize=1024)
 def _ids_in(store: ArtifactStore, table: ObjectRef) -> frozenset[int]:
     return frozenset(read_table(store, table).column("rollout_id").to_pylist())
+
+
+@lru_cache(maxsize=1024)
+def _dropped_ids(store: ArtifactStore, run_id: str, segment: ObjectRef) -> frozenset[int]:
+    """A rollout that was dropped before it was finished never had an id."""
+    events = read_segment(store, run_id, segment)
+    return frozenset(e["rollout_id"] for e in events if e["event"] == "dropped" and "rollout_id" in e)

@@ -73,6 +73,13 @@ class SilentlyRemoved(Filtering):
         return {**super().sample(i, group, index, sibling), "remove_sample": index == 0 and sibling == 0}
 
 
+class DroppedIdGivenAgain(Filtering):
+    """An id of a dropped group, in the next iteration: what is stored has every id once."""
+
+    def rollout_id(self, index, sibling):
+        return 4 if index == 24 else index
+
+
 def ledger(loop):
     return next(r for r in run_checks(evidence_of(loop), ["ledger"]))
 
@@ -97,3 +104,10 @@ def test_a_filter_with_reasons_passes_every_check(loop_of):
 def test_a_filter_that_is_wrong_or_silent_turns_the_ledger_red(loop_of, bug, words):
     found = ledger(loop_of(bug, **SECTIONS))
     assert found.status == "fail" and words in found.reason
+
+
+def test_an_id_of_a_dropped_group_that_is_given_again_turns_the_ledger_red_where_identity_is_not(loop_of):
+    loop = loop_of(DroppedIdGivenAgain, **{**SECTIONS, "rollout": {**SECTIONS["rollout"], "iterations": 2}})
+    found = {r.name: r for r in run_checks(evidence_of(loop), ["identity", "ledger"])}
+    assert (found["identity"].status, found["ledger"].status) == ("pass", "fail")
+    assert "rollout 4 was generated or stored in slots [4, 24]" in found["ledger"].reason

@@ -127,6 +127,35 @@ def test_an_id_of_an_earlier_iteration_is_refused(make_run: MakeRun, user_hooks:
         run_iteration(run, prompt_rows(3), FunctionEngine(), iteration=1)
 
 
+def test_ids_of_dropped_groups_are_not_given_out_again(make_run: MakeRun, user_hooks: UserHooks):
+    run = make_run(
+        "rollout.generate=hooks.stock.generate", FILTERS[0], f"rollout.reward={user_hooks('some_right', SOME_RIGHT)}"
+    )
+    refs = [run_iteration(run, prompt_rows(4), FunctionEngine(), iteration=i) for i in range(2)]
+    stored = [{r["rollout_id"] for r in rows_of(run, ref)} for ref in refs]
+    assert stored == [{i for i in range(first, first + 16) if i % 8 < 4} for first in (0, 16)]
+
+
+REUSES_DROPPED = """
+from hooks.stock import generate
+
+async def reuses_dropped(args, sample, sampling_params):
+    sample.rollout_id = 5 if sample.index == 16 else sample.index
+    return await generate(args, sample, sampling_params)
+"""
+
+
+def test_an_id_of_a_dropped_group_is_refused_in_a_later_iteration(make_run: MakeRun, user_hooks: UserHooks):
+    hooks = (
+        f"rollout.generate={user_hooks('reuses_dropped', REUSES_DROPPED)}",
+        f"rollout.reward={user_hooks('some_right', SOME_RIGHT)}",
+    )
+    run = make_run(*hooks, FILTERS[0])
+    assert 5 not in {r["rollout_id"] for r in rows_of(run, run_iteration(run, prompt_rows(4), FunctionEngine()))}
+    with pytest.raises(ContractViolation, match="rollout_id 5, which an earlier iteration of this run has used"):
+        run_iteration(run, prompt_rows(4), FunctionEngine(), iteration=1)
+
+
 NO_ID = """
 import copy
 from hooks.stock import generate

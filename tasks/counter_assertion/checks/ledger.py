@@ -1,6 +1,6 @@
 """generated = graded = packed = trained + reasons, by (rollout_id, sibling), over all processes and iterations."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 
 from infra.records.plan import TrainingPlan
@@ -21,7 +21,7 @@ def check(evidence: Evidence) -> CheckResult:
     for fault in evidence.ledger_faults:
         found.add(f"ledger segment {fault.segment} line {fault.line} {fault.what}", fault.segment)
     events = [e for it in evidence.iterations for e in it.ledger]
-    shared = _shared_ids(evidence)
+    shared = _shared_ids(evidence, found)
     events = [e for e in events if e.get("rollout_id") not in shared]
     generated = _once(_keys(events, "generated"), "generated", found)
     graded = _once(_keys(events, "graded"), "graded", found)
@@ -64,15 +64,22 @@ def check(evidence: Evidence) -> CheckResult:
     return found.result(NAME, good, figures)
 
 
-def _shared_ids(evidence: Evidence) -> set[int]:
-    """Rollout ids that several slots carry: their samples can not be told apart, and `identity` is red about them."""
-    slots: dict[int, set[int]] = {}
+def _shared_ids(evidence: Evidence, found: Findings) -> set[int]:
+    """Rollout ids that several slots carry: their samples can not be told apart.
+
+    `identity` is red about those that several stored slots carry; about the others nobody is but this.
+    """
+    stored, slots = defaultdict(set), defaultdict(set)
     for it in evidence.iterations:
-        for rollout, slot in [(s.rollout_id, s.index) for s in it.rollouts] + [
-            (e["rollout_id"], e["index"]) for e in it.events("generated")
-        ]:
-            slots.setdefault(rollout, set()).add(slot)
-    return {rollout for rollout, of in slots.items() if len(of) > 1}
+        for s in it.rollouts:
+            stored[s.rollout_id].add(s.index)
+        for e in it.events("generated"):
+            slots[e["rollout_id"]].add(e["index"])
+    shared = {rollout for rollout in stored.keys() | slots.keys() if len(stored[rollout] | slots[rollout]) > 1}
+    for rollout in sorted(r for r in shared if len(stored[r]) < 2):
+        of = sorted(stored[rollout] | slots[rollout])
+        found.add(f"rollout {rollout} was generated or stored in slots {of}: an id stands for one rollout", rollout)
+    return shared
 
 
 def _name(key: Key) -> str:
