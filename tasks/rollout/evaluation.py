@@ -50,9 +50,6 @@ class EvaluationStage(RolloutStage):
         table = read_table(self.run.store, own.table)
         return evaluation_slots(self.run.scenario, table.slice(0, asked.prompts), self.iteration)
 
-    def _used_ids(self) -> frozenset[int]:
-        return frozenset()
-
     def _filter(self, rollouts: list[Rollout], ledger: LedgerWriter) -> tuple[list[Rollout], dict[str, float]]:
         return rollouts, self._figures(rollouts)
 

@@ -120,7 +120,7 @@ class RolloutStage:
             ledger.write_all(event, [_drawn(group, self._generate_hook(group[0])) for group in groups])
         rollouts, held = hold_back(await generate_all(slots, generation))
         ledger.write_all("held", [_held(one) for one in held])
-        identify(rollouts, self._used_ids(), self.first_id)
+        identify(rollouts, used_ids(self.run, self.iteration, self.stage), self.first_id)
         ledger.write_all("generated", [line for r in rollouts for line in _generated(r)])
         await grade_all(rollouts, self._grading)
         ledger.write_all("graded", [line for r in rollouts for line in self._graded(r)])
@@ -131,9 +131,6 @@ class RolloutStage:
         """The last iteration has no next one."""
         scenario = self.run.scenario
         return scenario.rollout.partial != "none" and self.iteration < scenario.rollout.iterations - 1
-
-    def _used_ids(self) -> frozenset[int]:
-        return used_ids(self.run, self.iteration)
 
     def _filter(self, rollouts: list[Rollout], ledger: LedgerWriter) -> tuple[list[Rollout], dict[str, float]]:
         """What the scenario's filters leave, and figures of it; what they take out is in the ledger."""

@@ -87,9 +87,13 @@ def _json(value: Any, what: str, rollout: Rollout) -> str:
         ) from cause
 
 
-def used_ids(run: Run, iteration: int) -> frozenset[int]:
-    """Rollout ids of the run's earlier iterations: of what is stored, and of what a dynamic filter dropped."""
-    records = [run.finished("rollout", i) for i in range(iteration)]
+def used_ids(run: Run, iteration: int, stage: str = "rollout") -> frozenset[int]:
+    """Rollout ids of a stage's earlier iterations: of what is stored, and of what a dynamic filter dropped.
+
+    Args:
+        stage: `rollout` or `evaluation`, whose ids are in namespaces of their own.
+    """
+    records = [run.finished(stage, i) for i in range(iteration)]
     refs = [RolloutsRef.from_dict(record) for record in records if record]
     used = [_ids_in(run.store, ref.table) for ref in refs]
     if run.scenario.rollout.dynamic_filter:

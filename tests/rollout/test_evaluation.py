@@ -7,7 +7,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from infra.errors import ConfigurationError
+from infra.errors import ConfigurationError, ContractViolation
 from infra.ledger import read_segment
 from infra.records.rollouts import RolloutsRef, write_table
 from infra.records.sources import PROMPTS_SCHEMA, PromptsRef
@@ -68,10 +68,26 @@ def test_ids_are_in_a_namespace_of_their_own_and_training_does_not_notice(make_r
 
 def test_rollouts_without_an_id_stay_in_the_namespace_too(make_run: MakeRun):
     run = make_run(*ASKED, "rollout.generate=hooks.stock.generate")
-    ids = {r["rollout_id"] for r in rows_of(run, evaluate(run, FunctionEngine()))}
-    assert ids == {EVALUATION_IDS + k for k in range(6)}
+    ids = [sorted(r["rollout_id"] for r in rows_of(run, evaluate(run, FunctionEngine(), iteration=i))) for i in (0, 1)]
+    assert ids == [[EVALUATION_IDS + i * 6 + k for k in range(6)] for i in (0, 1)]
     trained = {r["rollout_id"] for r in rows_of(run, run_iteration(run, prompt_rows(4), FunctionEngine()))}
     assert trained == set(range(16))
+
+
+REUSES = """
+from hooks.stock import generate
+
+async def reuses(args, sample, sampling_params):
+    sample.rollout_id = int(sample.prompt[0]) * 2 + sample.index % 2
+    return await generate(args, sample, sampling_params)
+"""
+
+
+def test_an_id_of_an_earlier_evaluation_is_refused(make_run: MakeRun, user_hooks: Callable[[str, str], str]):
+    run = make_run(*ASKED, f"rollout.generate={user_hooks('reuses', REUSES)}")
+    evaluate(run, FunctionEngine())
+    with pytest.raises(ContractViolation, match="rollout_id 0, which an earlier iteration of this run has used"):
+        evaluate(run, FunctionEngine(), iteration=1)
 
 
 TELLS = """
