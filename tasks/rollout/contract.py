@@ -5,15 +5,33 @@ Everything here happens before anything is graded, let alone trained.
 
 import math
 import numbers
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from types import NoneType
 from typing import Any, NoReturn
+
+import numpy as np
 
 from hooks.sample import Sample, Status
 from infra.errors import ContractViolation
 from tasks.rollout.calls import Call
 from tasks.rollout.draw import Slot
+
+LARGEST_ID = 2**63 - 1  # ids are stored as int64
+MASK_VALUES = frozenset((0, 1))
+FIELDS: dict[str, tuple[tuple[type, ...], str]] = {  # what a hook may leave in a sample, and how that is said
+    "tokens": ((list, tuple), "a list of token ids; of an array, array.tolist()"),
+    "response": ((str,), "text"),
+    "label": ((str, NoneType), "text, or None"),
+    "loss_mask": ((list, tuple, NoneType), "a list of 0 and 1, or None; of an array, array.tolist()"),
+    "rollout_log_probs": ((list, tuple, NoneType), "a list of numbers, or None; of an array, array.tolist()"),
+    "weight_versions": ((list, tuple), "a list"),
+    "status": ((Status,), "one of Sample.Status, as Sample.Status.COMPLETED"),
+    "remove_sample": ((bool, int, np.bool_), "True or False"),
+    "metadata": ((dict,), "a dict"),
+    "train_metadata": ((dict, NoneType), "a dict, or None"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +73,7 @@ def siblings_of(returned: Any, hook: str, slot: Slot) -> list[Sample]:
         _refuse(hook, slot, "returned the same Sample object twice", "Return copies: copy.deepcopy(sample).")
     for k, sample in enumerate(siblings):
         _keep_ids(sample, k, hook, slot)
+        _refuse_other_types(sample, k, hook, slot)
         _refuse_misaligned(sample, k, hook, slot)
     _refuse_without_common_id(siblings, hook, slot)
     return siblings
@@ -81,6 +100,14 @@ def _keep_ids(sample: Sample, k: int, hook: str, slot: Slot) -> None:
     sample.group_index, sample.index = slot.group_index, slot.index
 
 
+def _refuse_other_types(sample: Sample, k: int, hook: str, slot: Slot) -> None:
+    for name, (types, words) in FIELDS.items():
+        value = getattr(sample, name)
+        if not isinstance(value, types):
+            said = "None" if value is None else f"a {type(value).__name__} ({value!r:.60})"
+            _refuse(hook, slot, f"gave sibling {k} {said} as {name}", f"`{name}` is {words}.")
+
+
 def _refuse_misaligned(sample: Sample, k: int, hook: str, slot: Slot) -> None:
     length = sample.response_length
     if not _is_int(length) or length < 0:
@@ -95,10 +122,26 @@ def _refuse_misaligned(sample: Sample, k: int, hook: str, slot: Slot) -> None:
         if values is not None and len(values) != length:
             what = f"gave sibling {k} a response of {length} tokens and {len(values)} values in {name}"
             _refuse(hook, slot, what, "Use sample.append_response_tokens, which keeps them in step.")
-    if bad := [v for v in sample.loss_mask or () if v not in (0, 1)]:
-        _refuse(hook, slot, f"gave sibling {k} the mask value {bad[0]!r}", "Mask values are 0 or 1.")
-    if bad := [v for v in sample.rollout_log_probs or () if not math.isfinite(v)]:
-        _refuse(hook, slot, f"gave sibling {k} the log-prob {bad[0]}", "Log-probs are finite numbers.")
+    if odd := _odd(sample.loss_mask or (), MASK_VALUES.issuperset, (0, 1).__contains__):
+        _refuse(hook, slot, f"gave sibling {k} the mask value {odd[0]!r:.60}", "Mask values are 0 or 1.")
+    if odd := _odd(sample.rollout_log_probs or (), _all_finite, math.isfinite):
+        _refuse(hook, slot, f"gave sibling {k} the log-prob {odd[0]!r:.60}", "Log-probs are finite numbers.")
+
+
+def _odd(values: Sequence[Any], all_fine: Callable[[Any], bool], fine: Callable[[Any], bool]) -> list[Any]:
+    """Those that are not fine. They are looked at together first: this runs for every token that a run generates."""
+    return [] if _holds(all_fine, values) else [v for v in values if not _holds(fine, v)]
+
+
+def _all_finite(values: Sequence[Any]) -> bool:
+    return all(map(math.isfinite, values))
+
+
+def _holds(test: Callable[[Any], bool], value: Any) -> bool:
+    try:
+        return test(value)
+    except Exception:  # a value of a hook's: whatever it raises where a number is asked for, it is none
+        return False
 
 
 def _are_token_ids(tokens: Sequence[Any]) -> bool:
@@ -114,8 +157,8 @@ def _is_int(value: Any) -> bool:
 
 def _refuse_without_common_id(siblings: Sequence[Sample], hook: str, slot: Slot) -> None:
     ids = [s.rollout_id for s in siblings]
-    if wrong := [i for i in ids if i is not None and (not _is_int(i) or i < 0)]:
-        _refuse(hook, slot, f"gave the rollout_id {wrong[0]!r}", "Ids are non-negative integers.")
+    if wrong := [i for i in ids if i is not None and (not _is_int(i) or not 0 <= i <= LARGEST_ID)]:
+        _refuse(hook, slot, f"gave the rollout_id {wrong[0]!r:.60}", "Ids are non-negative integers below 2**63.")
     if len(siblings) > 1 and (None in ids or len(set(ids)) > 1):
         what = f"returned {len(siblings)} siblings with rollout_id " + ", ".join(map(str, ids))
         _refuse(hook, slot, what, "Set one rollout_id on all of them; sample.index is unique in a run.", *ids)

@@ -27,7 +27,7 @@ def rollout_rows(rollouts: Sequence[Rollout], scalar: Any) -> list[dict[str, Any
 def log_prob_rows(rollouts: Sequence[Rollout]) -> list[dict[str, Any]]:
     """One row for each sample whose hook kept the engine's log-probs (schema LOG_PROBS_SCHEMA)."""
     return [
-        {"rollout_id": s.rollout_id, "sibling": k, "log_probs": s.rollout_log_probs}
+        {"rollout_id": s.rollout_id, "sibling": k, "log_probs": list(map(float, s.rollout_log_probs))}
         for r in rollouts
         for k, s in enumerate(r.siblings)
         if s.rollout_log_probs is not None

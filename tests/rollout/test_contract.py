@@ -2,14 +2,18 @@ import copy
 import math
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hooks.sample import Sample, Status
 from infra.errors import ContractViolation
+from infra.records.rollouts import log_probs_table, rollouts_table
 from tasks.rollout.contract import Rollout, aborted_reason, assign_rollout_ids, identify, ids_of, siblings_of
 from tasks.rollout.draw import Slot
+from tasks.rollout.table import log_prob_rows, rollout_rows
 from tests.rollout.conftest import case, slot
 
 HOOK = "hooks.mine.generate"
@@ -81,7 +85,7 @@ def test_siblings_without_one_common_id_are_refused(ids: tuple[int | None, ...])
         rollout(slot(0), *ids)
 
 
-@pytest.mark.parametrize("bad", [-1, "7", 1.0, True])
+@pytest.mark.parametrize("bad", [-1, "7", 1.0, True, 2**63])
 def test_ids_are_non_negative_integers(bad: Any):
     with pytest.raises(ContractViolation, match="gave the rollout_id"):
         rollout(slot(0), bad)
@@ -100,12 +104,53 @@ def test_ids_are_non_negative_integers(bad: Any):
         ({"response_length": -1}, "response length -1"),
         ({"group_index": 8}, "changed group_index of sibling 0 to 8"),
         ({"index": 8}, "changed index of sibling 0 to 8"),
+        ({"loss_mask": [1, None, 1]}, "mask value None"),
+        ({"loss_mask": [1, [1], 1]}, r"mask value \[1\]"),
+        ({"loss_mask": [1, np.array([0, 1]), 1]}, "mask value array"),
+        ({"loss_mask": 5}, r"gave sibling 0 a int \(5\) as loss_mask.*`loss_mask` is a list of 0 and 1"),
+        ({"loss_mask": np.ones(3)}, r"a ndarray \(array.*as loss_mask.*array.tolist"),
+        ({"loss_mask": torch.ones(3)}, r"a Tensor \(tensor.*as loss_mask.*array.tolist"),
+        ({"rollout_log_probs": [-1.0, None, -1.0]}, "log-prob None"),
+        ({"rollout_log_probs": [-1.0, "-1", -1.0]}, "log-prob '-1'"),
+        ({"rollout_log_probs": np.zeros(3)}, "as rollout_log_probs.*array.tolist"),
+        ({"rollout_log_probs": torch.zeros(3)}, "as rollout_log_probs.*array.tolist"),
+        ({"rollout_log_probs": 5}, "a int .5. as rollout_log_probs"),
+        ({"tokens": None}, "gave sibling 0 None as tokens.*`tokens` is a list of token ids"),
+        ({"tokens": "12345"}, "a str .'12345'. as tokens"),
+        ({"tokens": [1, None, 3, 4, 5]}, "not token ids"),
+        ({"response_length": None}, "response length None"),
+        ({"status": "completed"}, "a str .'completed'. as status.*Sample.Status.COMPLETED"),
+        ({"status": "aborted"}, "a str .'aborted'. as status"),
+        ({"status": None}, "None as status"),
+        ({"metadata": None}, "None as metadata.*a dict"),
+        ({"train_metadata": np.zeros(2)}, "a ndarray .* as train_metadata"),
+        ({"weight_versions": None}, "None as weight_versions.*a list"),
+        ({"label": 7}, "a int .7. as label.*text, or None"),
+        ({"response": None}, "None as response.*is text"),
+        ({"remove_sample": "no"}, "a str .'no'. as remove_sample.*True or False"),
+        ({"remove_sample": np.zeros(2)}, "a ndarray .* as remove_sample"),
     ],
 )
 def test_a_sample_out_of_step_with_itself_or_its_slot_is_refused(fields: dict[str, Any], words: str):
     where = slot(3)
-    with pytest.raises(ContractViolation, match=words):
+    with pytest.raises(ContractViolation, match=words) as refusal:
         siblings_of(sample(where, **fields), HOOK, where)
+    assert HOOK in str(refusal.value) and refusal.value.ids[:2] == (3, 3)
+
+
+def test_numbers_of_numpy_and_torch_are_numbers():
+    where = slot(3)
+    fields = {
+        "tokens": list(np.arange(1, 6)),
+        "loss_mask": list(torch.tensor([1, 0, 1])),
+        "rollout_log_probs": list(torch.tensor([-1.0, -0.5, 0.0])),
+        "remove_sample": np.bool_(False),
+    }
+    siblings = siblings_of(sample(where, **fields, rollout_id=np.int64(3)), HOOK, where)
+    made = Rollout(slot=where, hook=HOOK, attempt=1, siblings=siblings)
+    (row,) = rollouts_table(rollout_rows([made], lambda reward, rollout: 1.0)).to_pylist()
+    assert (row["tokens"], row["loss_mask"]) == ([1, 2, 3, 4, 5], [1, 0, 1])
+    assert log_probs_table(log_prob_rows([made])).to_pylist()[0]["log_probs"] == [-1.0, -0.5, 0.0]
 
 
 def test_siblings_in_different_groups_are_refused():
