@@ -1,7 +1,8 @@
 """Apply the scenario's reward post-process hook to stored rollouts, and refuse what is not a finite number each."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import numpy as np
@@ -62,14 +63,8 @@ def _checked(answer: Any, samples: Sequence[Sample], path: str) -> NDArray[np.fl
             next_step="It has to return (raw_rewards, normalised_rewards).",
             ids=[path],
         )
-    for name, values in zip(("raw rewards", "normalised rewards"), answer, strict=True):
-        if len(values) != len(samples):
-            raise ContractViolation(
-                f"Hook {path} returned {len(values)} {name} for {len(samples)} samples.",
-                next_step="It has to return one of each, in the order of the samples.",
-                ids=[path],
-            )
-    advantages = np.array([np.nan if v is None else v for v in answer[1]], np.float64)
+    _numbers(answer[0], "raw rewards", samples, path)
+    advantages = _numbers(answer[1], "normalised rewards", samples, path)
     bad = sorted({samples[k].rollout_id for k in np.flatnonzero(~np.isfinite(advantages)).tolist()}, key=str)
     if bad:
         raise ContractViolation(
@@ -77,3 +72,31 @@ def _checked(answer: Any, samples: Sequence[Sample], path: str) -> NDArray[np.fl
             ids=[path, *bad],
         )
     return advantages
+
+
+def _numbers(values: Any, name: str, samples: Sequence[Sample], path: str) -> NDArray[np.float64]:
+    """[samples] the values as they are, None as nan; what is not one number a sample is refused."""
+    numbers = _as_floats(values)
+    if numbers is None:
+        raise ContractViolation(
+            f"Hook {path} returned a {type(values).__name__} ({values!r:.60}) as {name}.",
+            next_step="It has to return a list of numbers, one of each sample, in the order of the samples.",
+            ids=[path, *dict.fromkeys(s.rollout_id for s in samples)],
+        )
+    if len(numbers) != len(samples):
+        raise ContractViolation(
+            f"Hook {path} returned {len(numbers)} {name} for {len(samples)} samples.",
+            next_step="It has to return one of each, in the order of the samples.",
+            ids=[path],
+        )
+    return numbers
+
+
+def _as_floats(values: Any) -> NDArray[np.float64] | None:
+    if isinstance(values, str | bytes | Mapping | AbstractSet):
+        return None
+    try:
+        given = np.array([np.nan if v is None else v for v in values])
+        return given.astype(np.float64) if given.ndim == 1 and given.dtype.kind in "biufO" else None
+    except Exception:  # a value of a hook's: whatever it raises where a number is asked for, it is none
+        return None

@@ -1,4 +1,6 @@
+import numpy as np
 import pytest
+import torch
 
 from hooks import normalize
 from infra.errors import ContractViolation, HookFailed
@@ -24,12 +26,26 @@ def test_the_scenario_decides_on_the_std():
         (([0.0] * 4, [0.0] * 3), "3 normalised rewards for 4 samples"),
         (([0.0], [0.0] * 4), "1 raw rewards for 4 samples"),
         (([0.0] * 4, [0.0, float("nan"), 1.0, None]), "rollouts 1, 2"),
+        ((None, [0.0] * 4), r"a NoneType \(None\) as raw rewards.*a list of numbers"),
+        (([0.0] * 4, None), r"a NoneType \(None\) as normalised rewards"),
+        (([0.0] * 4, ["0.5", 0.0, 0.0, 0.0]), "a list .* as normalised rewards"),
+        (([0.0] * 4, "0000"), "a str .'0000'. as normalised rewards"),
+        (([0.0] * 4, dict.fromkeys(range(4), 0.0)), "a dict .* as normalised rewards"),
+        (([0.0] * 4, [[0.0]] * 4), "a list .* as normalised rewards"),
+        (([0.0] * 4, [[0.0], 0.0, 0.0, 0.0]), "a list .* as normalised rewards"),
+        (([0.0] * 4, np.float64(1)), "a float64 .* as normalised rewards"),
     ],
 )
 def test_answers_of_another_shape_are_refused_by_name(answer, words):
     with pytest.raises(ContractViolation, match=words) as refusal:
         normalised_advantages(TABLE, lambda args, samples: answer, "hooks.mine.normalise", ARGS)
     assert "hooks.mine.normalise" in str(refusal.value)
+
+
+@pytest.mark.parametrize("kind", [tuple, np.array, torch.tensor])
+def test_arrays_of_numbers_are_taken_as_they_are(kind):
+    answer = kind([0.0] * 4), kind([0.5, -0.5, 0.0, 1.0])
+    assert normalised_advantages(TABLE, lambda args, samples: answer, "hooks.mine", ARGS).tolist() == [0.5, -0.5, 0, 1]
 
 
 def test_a_hook_that_reorders_is_refused():
