@@ -51,14 +51,25 @@ def _dropped(rollout: Rollout, reason: str) -> Line:
 
 
 def _decision(answer: Any, hook: Hook, group: int) -> tuple[bool, str]:
-    keep, reason = (answer.keep, answer.reason) if hasattr(answer, "keep") else (answer, None)
-    if keep is None or isinstance(keep, str | list | dict):
+    given, reason = (answer.keep, getattr(answer, "reason", None)) if hasattr(answer, "keep") else (answer, None)
+    keep = _truth(given)
+    if keep is None:
         raise ContractViolation(
-            f"Dynamic filter {hook.path} answered {keep!r:.60} for prompt group {group}.",
+            f"Dynamic filter {hook.path} answered {given!r:.60} for prompt group {group}.",
             next_step="Return True to keep the group, False to drop it.",
             ids=[hook.path, group],
         )
-    return bool(keep), f": {reason}" if reason else ""
+    return keep, f": {reason}" if reason else ""
+
+
+def _truth(given: Any) -> bool | None:
+    """Whether it is true, also of numpy or torch; None where it is neither true nor false."""
+    if given is None or isinstance(given, str | list | dict):
+        return None
+    try:
+        return bool(given)
+    except Exception:  # an array of several values
+        return None
 
 
 def remove_samples(rollouts: Sequence[Rollout], hook: Hook | None, args: Any) -> list[Line]:
@@ -67,7 +78,7 @@ def remove_samples(rollouts: Sequence[Rollout], hook: Hook | None, args: Any) ->
     Args:
         hook: fn(args, samples of the iteration), which sets `remove_sample`; None where the scenario has none.
     Raises:
-        ContractViolation: it returned something: what it returns would be lost.
+        ContractViolation: it returned something, which would be lost, or set a mark that is neither true nor false.
         HookFailed: it raised.
     """
     reason = {id(s): f"generate hook {r.hook}" for r in rollouts for s in r.siblings if s.remove_sample}
@@ -81,7 +92,7 @@ def remove_samples(rollouts: Sequence[Rollout], hook: Hook | None, args: Any) ->
                 ids=[hook.path],
             )
         for sample, seen in zip(samples, copies, strict=True):
-            if seen.remove_sample and not sample.remove_sample:
+            if _marked(seen, sample, hook) and not sample.remove_sample:
                 sample.remove_sample = True
                 reason[id(sample)] = f"sample filter {hook.path}"
     return [
@@ -90,6 +101,18 @@ def remove_samples(rollouts: Sequence[Rollout], hook: Hook | None, args: Any) ->
         for k, s in enumerate(r.siblings)
         if s.remove_sample
     ]
+
+
+def _marked(seen: Sample, sample: Sample, hook: Hook) -> bool:
+    mark = _truth(seen.remove_sample)
+    if mark is None:
+        raise ContractViolation(
+            f"Sample filter {hook.path} set remove_sample of rollout {sample.rollout_id} to "
+            f"{seen.remove_sample!r:.60}.",
+            next_step="Set it to True or False.",
+            ids=[hook.path, sample.rollout_id, sample.index],
+        )
+    return mark
 
 
 def figures_of(rollouts: Sequence[Rollout], hook: Hook, args: Any, iteration: int) -> dict[str, float]:

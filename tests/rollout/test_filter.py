@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from hooks.figures import lengths
@@ -96,6 +97,8 @@ def test_figures_are_of_the_samples_that_are_left():
     [
         (lambda h: drop_groups([rollout(0)], h, ARGS), None, "answered None for prompt group 0"),
         (lambda h: drop_groups([rollout(0)], h, ARGS), "yes", "answered 'yes' for prompt group 0"),
+        (lambda h: drop_groups([rollout(0)], h, ARGS), np.zeros(2), "answered array.* for prompt group 0"),
+        (lambda h: drop_groups([rollout(0)], h, ARGS), SimpleNamespace(keep=None), "answered None for prompt group 0"),
         (lambda h: remove_samples([rollout(0)], h, ARGS), [1], "Sample filter .* returned a list"),
         (lambda h: figures_of([rollout(0)], h, ARGS, 3), None, "returned None for iteration 3"),
         (lambda h: figures_of([rollout(0)], h, ARGS, 3), {"x": float("nan")}, "for iteration 3"),
@@ -108,6 +111,20 @@ def test_other_answers_are_refused_by_name(run, answer, words):
 
     with pytest.raises(ContractViolation, match=rf"hooks.mine.answers .*{words}|{words}"):
         run(hook(answers))
+
+
+@pytest.mark.parametrize("mark", ["no", None, np.zeros(2)])
+def test_a_mark_that_is_neither_true_nor_false_is_refused_by_rollout(mark):
+    def marks(args, samples):
+        samples[1].remove_sample = mark
+
+    with pytest.raises(ContractViolation, match=r"hooks.mine.marks set remove_sample of rollout 1 to"):
+        remove_samples([rollout(0), rollout(1)], hook(marks), ARGS)
+
+
+def test_an_answer_of_slimes_kind_without_a_reason_is_one():
+    kept, lines = drop_groups([rollout(0)], hook(lambda *_: SimpleNamespace(keep=np.bool_(False))), ARGS)
+    assert kept == [] and len(lines) == 1
 
 
 def test_a_filter_that_raises_is_named():
