@@ -10,6 +10,7 @@ BASELINE_HOOKS = (
     "hooks.normalize.by_sample",
     "hooks.fanout.grpo_normalize_by_group_index",
 )
+DICT_REWARDS = {"hooks.rewards.dapo": ("score", "acc")}  # and the entries of their answers that are numbers
 MIXED_REWARDS = "hooks.filters.mixed_rewards"
 GROUP_RELATIVE = ("by_rollout", "by_sample", "rloo", "grpo_normalize_by_group_index")
 THINKING_MODEL = re.compile(r"(^|[^a-z0-9])r1([^a-z0-9]|$)|think", re.IGNORECASE)
@@ -31,7 +32,8 @@ def refuse_unsupported(scenario: Scenario) -> None:
 
 def _unsupported(scenario: Scenario) -> list[str]:
     training = scenario.training
-    lines = [words for words in (_estimator(scenario),) if words]
+    reward = unkeyed_reward(scenario.rollout.reward, scenario.rollout.reward_key)
+    lines = [words for words in (_estimator(scenario), reward) if words]
     if training.kl_reward_coefficient and not training.rewards_tokens:
         lines.append(
             f"training.kl_reward_coefficient above 0: {training.estimator} has one advantage a sample and takes no KL "
@@ -51,6 +53,14 @@ def _unsupported(scenario: Scenario) -> list[str]:
     if training.sequence_parallel and training.tensor_parallel == 1:
         lines.append("training.sequence_parallel needs training.tensor_parallel of at least 2.")
     return [*lines, *_virtual_pipeline(scenario)]
+
+
+def unkeyed_reward(hook: str, key: str | None) -> str | None:
+    """Why a shipped reward hook would give no number under this `rollout.reward_key`; None where it does."""
+    numbers = DICT_REWARDS.get(hook)
+    if numbers is None or key in numbers:
+        return None
+    return f"rollout.reward_key {key or 'null'}: {hook} answers a dict; give {' or '.join(numbers)}."
 
 
 def _virtual_pipeline(scenario: Scenario) -> list[str]:

@@ -38,6 +38,14 @@ def test_the_catalog_is_supported_and_says_nothing_but_of_rewards_that_are_alway
         (["training.kl_reward_coefficient=0.1"], "grpo has one advantage a sample and takes no KL into its rewards"),
         (["training.gamma=0.9"], "training.gamma 0.9: grpo discounts nothing"),
         (["training.estimator=rloo"], "give hooks.normalize.rloo"),
+        (
+            ["rollout.reward=hooks.rewards.dapo"],
+            "rollout.reward_key null: hooks.rewards.dapo answers a dict; give score",
+        ),
+        (
+            ["rollout.reward=hooks.rewards.dapo", "rollout.reward_key=pred"],
+            "rollout.reward_key pred: hooks.rewards.dapo",
+        ),
         (["training.sequence_parallel=true"], "needs training.tensor_parallel of at least 2"),
         (["training.virtual_pipeline=2"], "needs training.pipeline_parallel of at least 2"),
         (["training.microbatch_group_size=2"], "does nothing without training.virtual_pipeline"),
@@ -56,6 +64,7 @@ def test_what_would_do_nothing_or_fail_later_is_refused(overrides: list[str], wo
 @pytest.mark.parametrize(
     "overrides",
     [
+        ["rollout.reward=hooks.rewards.dapo", "rollout.reward_key=score"],
         ["training.estimator=rloo", "normalization.reward_post_process=hooks.normalize.rloo"],
         ["training.estimator=reinforce++", "normalization.reward_post_process=hooks.normalize.identity"],
         ["training.estimator=reinforce++", "normalization.reward_post_process=mine.shaped", "training.gamma=0.9"],
