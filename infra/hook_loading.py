@@ -5,7 +5,7 @@ import importlib
 import inspect
 import pkgutil
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -24,6 +24,8 @@ PARAMETERS: dict[Kind, tuple[str, ...]] = {
     "log": ("args", "iteration", "samples"),
 }
 HOOK_PACKAGES = ("hooks",)
+PROMPT_HOOKS: dict[str, Kind] = {"generate_function_path": "generate", "custom_rm_path": "reward"}
+"""Entries of a prompt's own metadata that name a hook; null is as absent, for a Parquet struct has every entry."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,20 @@ def load_scenario_hooks(scenario: Scenario, allowed: tuple[str, ...] = HOOK_PACK
         (rollout.log, "log"),
     ]
     return tuple(load_hook(path, kind, allowed) for path, kind in named if path is not None)
+
+
+def load_prompt_hooks(
+    metadata: Iterable[Mapping[str, Any]], allowed: tuple[str, ...] = HOOK_PACKAGES
+) -> tuple[Hook, ...]:
+    """The hooks that prompts name in their own metadata, each once.
+
+    Call it before anything else is started.
+
+    Raises:
+        ConfigurationError: see `load_hook`.
+    """
+    named = {(str(own[name]), kind) for own in metadata for name, kind in PROMPT_HOOKS.items() if own.get(name)}
+    return tuple(load_hook(path, kind, allowed) for path, kind in sorted(named))
 
 
 def source_files(hooks: Iterable[Hook]) -> list[Path]:

@@ -45,7 +45,7 @@ def measure(scenario: Scenario, seeds: int) -> dict[str, Any]:
                     iteration=0,
                     hook_packages=settings().hook_packages,
                 )
-                ref = stage.run_with(stage.slots(publish_prompts(run, model)), engine.client)
+                ref = stage.run_with(stage.slots(publish_prompts(run, model, stage.hook_packages)), engine.client)
                 rows.append({"seed": seed, **_figures(read_table(run.store, ref.table), scenario)})
                 done(seed + 1)
     return {"scenario": scenario.name, "seeds": rows, "with_signal": sum(row["signal"] for row in rows)}

@@ -37,7 +37,7 @@ def plain_run(run: Run) -> Verdict:
     timer, packages = Stopwatch(), tuple(settings().hook_packages)
     with timer("download"):
         model = fetch_model(run.scenario.model.uri, this_host())
-        prompts = publish_prompts(run, model)
+        prompts = publish_prompts(run, model, packages)
     with reference_stack(run, model, timer) as (engine, trainer):
         for iteration in run.unfinished_iterations():
             with timer("rollout"):

@@ -150,7 +150,7 @@ def _run(
         stage = RolloutStage(
             run=run, model_path=model_ref.path, tokenizer=tokenizer, iteration=0, hook_packages=packages
         )
-        slots = stage.slots(publish_prompts(run, model_ref))
+        slots = stage.slots(publish_prompts(run, model_ref, packages))
         done.begin_pass()
         engine = SmallEngine(model=model, highest_seed_first=reverse)
         ref = stage.run_with(slots, lambda: contextlib.nullcontext(engine), done.one_more)

@@ -9,6 +9,7 @@ from infra.errors import DownloadFailed, NotInCache
 from infra.progress import progress
 from infra.records.sources import ModelRef, PromptsRef
 from infra.run import Run
+from infra.settings import settings
 from infra.sources.model import fetch_model
 from tasks.download.stage import publish_prompts, record_model, this_host
 
@@ -52,8 +53,8 @@ def download_prompts(run: Run, model: ModelRef) -> PromptsRef:
     """The scenario's data as prompts in the store, rendered with the model's chat template where asked.
 
     Raises:
-        ConfigurationError: no such source, a missing column, or more bad rows than allowed.
+        ConfigurationError: no such source, a missing column, more bad rows than allowed, or a wrong hook of a row.
         DownloadFailed: it could not be fetched in any attempt.
     """
     with progress(f"prompts {run.scenario.data.uri}"):
-        return publish_prompts(run, model)
+        return publish_prompts(run, model, settings().hook_packages)

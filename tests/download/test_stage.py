@@ -83,3 +83,49 @@ def test_the_prompts_of_evaluations_are_published_apart(tmp_path, model):
         publish_prompts(
             run_of(tmp_path / "b", "evaluation.data=embedded://arithmetic?rows=7", "evaluation.prompts=8"), model
         )
+
+
+def rows_naming(folder: Path, *metadata: dict) -> str:
+    """Overrides for a source of one row for each metadata."""
+    rows = [{"prompt": f"{k}+1=", "label": str(k + 1), "metadata": own} for k, own in enumerate(metadata)]
+    file = folder / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return f"uri: {file}"
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (
+            {"custom_rm_path": "hooks.rewards.matth"},
+            r"reward hook hooks.rewards.matth: .*Did you mean hooks.rewards.math",
+        ),
+        ({"generate_function_path": "hooks.stok.generate"}, r"there is no module hooks.stok. Did you mean hooks.stock"),
+        (
+            {"generate_function_path": "hooks.rewards.math"},
+            r"generate hook hooks.rewards.math.* can not be called with",
+        ),
+        ({"custom_rm_path": "os.system"}, r"reward hook os.system lies outside the packages .*FANLINE_HOOK_PACKAGES"),
+        ({"custom_rm_path": 5}, r"reward hook 5 lies outside the packages"),
+    ],
+)
+@pytest.mark.parametrize("data", ["data", "evaluation.data"])
+def test_a_wrong_hook_of_a_prompt_is_refused_before_anything_is_started(tmp_path, model, data, names, words):
+    rows = rows_naming(tmp_path, {}, {"custom_rm_path": None, "generate_function_path": None}, names)
+    with pytest.raises(ConfigurationError, match=words):
+        publish_prompts(run_of(tmp_path, f"{data}={{{rows}}}"), model)
+
+
+def test_prompts_may_name_hooks_of_the_packages_that_this_deployment_allows(tmp_path, model):
+    own = {"custom_rm_path": "tests.counter_assertion.own_hooks.other_way_round"}
+    run = run_of(tmp_path, f"data={{{rows_naming(tmp_path, own, {})}}}")
+    with pytest.raises(ConfigurationError, match=r"lies outside the packages that this deployment allows .hooks."):
+        publish_prompts(run, model)
+    assert publish_prompts(run, model, ("hooks", "tests")).rows == 2
+
+
+def test_a_reward_of_a_prompt_that_answers_a_dict_needs_a_key(tmp_path, model):
+    data = f"data={{{rows_naming(tmp_path, {'custom_rm_path': 'hooks.rewards.dapo'})}}}"
+    with pytest.raises(ConfigurationError, match=r"rollout.reward_key null: hooks.rewards.dapo answers a dict"):
+        publish_prompts(run_of(tmp_path, data), model)
+    assert publish_prompts(run_of(tmp_path, data, "rollout.reward_key=score"), model).rows == 1
