@@ -193,6 +193,6 @@ def _prompts(store: ArtifactStore, ref: ObjectRef) -> list[dict[str, Any]]:
 
 
 def _hooks_of_prompts(source: list[dict[str, Any]], name: str) -> dict[str, str]:
-    """The hooks that prompts name in their own metadata, under a name, by prompt id."""
+    """The hooks that prompts name in their own metadata, under a name, by prompt id; null names none."""
     metadata = {row["prompt_id"]: json.loads(row["metadata"]) for row in source}
-    return {k: m[name] for k, m in metadata.items() if name in m}
+    return {k: m[name] for k, m in metadata.items() if m.get(name)}

@@ -186,13 +186,13 @@ class RolloutStage:
 
     def _generate_hook(self, slot: Slot) -> Hook:
         """The scenario's hook, or the one that the prompt's metadata names as `generate_function_path`."""
-        path = slot.sample.metadata.get("generate_function_path", self.run.scenario.rollout.generate)
-        return self._hook(path, "generate")
+        path = slot.sample.metadata.get("generate_function_path")
+        return self._hook(path or self.run.scenario.rollout.generate, "generate")
 
     def _reward_hook(self, rollout: Rollout) -> Hook:
         """The scenario's hook, or the one that the prompt's own metadata names as `custom_rm_path`."""
-        path = rollout.slot.sample.metadata.get("custom_rm_path", self.run.scenario.rollout.reward)
-        return self._hook(path, "reward")
+        path = rollout.slot.sample.metadata.get("custom_rm_path")
+        return self._hook(path or self.run.scenario.rollout.reward, "reward")
 
     def _hook(self, path: str, kind: Kind) -> Hook:
         return _loaded(path, kind, self.hook_packages)

@@ -114,6 +114,13 @@ class OwnHookOfAPrompt(DrawnForAnotherHook):
         return {"generate_function_path": "hooks.stock.generate"} if prompt_id == "row-1" else {}
 
 
+class NoHookOfAPrompt(PlainLoop):
+    """Right: the source's row names null, as a Parquet struct does for what a row lacks."""
+
+    def metadata(self, prompt_id):
+        return {"generate_function_path": None, "custom_rm_path": None}
+
+
 class OwnHookIgnored(PlainLoop):
     def metadata(self, prompt_id):
         return {"generate_function_path": "hooks.stock.generate"} if prompt_id == "row-1" else {}
@@ -245,6 +252,10 @@ def test_each_bug_turns_its_check_red(loop_of, bug, check, may_be_red_too):
     assert found[check].ids or check in ("rewards", "counter")
     assert red(found) <= {check} | may_be_red_too, {n: found[n].reason for n in red(found)}
     assert conclude(list(found.values()), plumbing_only=False).outcome is Outcome.REGRESSION
+
+
+def test_a_hook_that_a_prompt_names_as_null_is_the_scenarios(loop_of):
+    assert red(results(loop_of(NoHookOfAPrompt, **ONE))) == set()
 
 
 def test_a_prompt_may_name_its_own_hook(loop_of):

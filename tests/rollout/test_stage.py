@@ -228,6 +228,16 @@ def test_the_ledger_says_which_rewards_a_generate_hook_has_set_itself(make_run: 
     assert [r["reward"] for r in rows_of(run, ref) if r["index"] == 2] == [3.0]
 
 
+def test_a_hook_that_a_prompt_names_as_null_is_the_scenarios(make_run: MakeRun):
+    nulls = {"generate_function_path": None, "custom_rm_path": None}
+    run, plain = make_run(), make_run(run_id="plain")
+    ref = run_iteration(run, prompt_rows(4, lambda row: nulls), FunctionEngine())
+    same = run_iteration(plain, prompt_rows(4), FunctionEngine())
+    names = ("rollout_id", "sibling", "response", "reward")
+    own, wanted = ([[r[n] for n in names] for r in rows_of(of, made)] for of, made in ((run, ref), (plain, same)))
+    assert own == wanted
+
+
 def test_a_prompt_can_not_name_a_function_outside_the_hook_packages(make_run: MakeRun):
     with pytest.raises(ConfigurationError, match=r"os.system lies outside"):
         run_iteration(make_run(), prompt_rows(4, lambda row: {"custom_rm_path": "os.system"}), FunctionEngine())
