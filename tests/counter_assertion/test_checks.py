@@ -12,6 +12,7 @@ from tasks.counter_assertion.checks.non_vacuity import mixed_groups
 from tasks.counter_assertion.reading import read_evidence
 from tasks.counter_assertion.registry import NAMES, run_checks
 from tasks.training.steps import NoFullStep
+from tests.cases_of import case, numbers_in
 from tests.counter_assertion.conftest import evidence_of
 from tests.counter_assertion.plain_loop import PROMPTS, PlainLoop
 from tests.gradients import grad_of
@@ -368,15 +369,26 @@ def test_trailing_rollouts_need_a_reason(loop_of):
 
 
 def test_seven_samples_of_four_one_rollout_prompts_carry_no_signal(loop_of):
+    known = case("norm-7")
+    fan_outs, rewards = numbers_in(known["kind"]), iter(known["input"]["rewards"])
+    of_rollout = [[next(rewards) for _ in range(fan_out)] for fan_out in fan_outs]
+
     class NormSeven(PlainLoop):
         def fan_out(self, index):
-            return (1, 2, 3, 1)[index]
+            return fan_outs[index]
+
+        def sample(self, i, group, index, sibling):
+            made = super().sample(i, group, index, sibling)
+            return {**made, "response": made["label"] if of_rollout[index][sibling] else "neither"}
 
     sections = {"rollout": {"iterations": 1, "rollouts_per_prompt": 1}, "training": {"global_batch_size": 2}}
-    checks = list(results(loop_of(NormSeven, **sections)).values())
-    verdict = conclude(checks, plumbing_only=False)
+    evidence = evidence_of(loop_of(NormSeven, **sections))
+    verdict = conclude(run_checks(evidence), plumbing_only=False)
+    assert [s.reward for s in evidence.iterations[0].rollouts] == known["input"]["rewards"]
+    assert [s.advantage for s in evidence.iterations[0].normalised] == known["expect"]["by_rollout"]
     assert verdict.outcome is Outcome.INCONCLUSIVE
-    assert "non-vacuity: not met: rewards differ inside 0 of 4 prompt groups" in verdict.message
+    check, _, said = known["expect"]["verdict"].partition(" ")
+    assert f"{check}: {said}: rewards differ inside 0 of 4 prompt groups" in verdict.message
 
 
 def test_a_plumbing_only_scenario_passes_and_says_why_it_can_not_tell(loop_of):

@@ -1,8 +1,6 @@
 """The oracle's own loss and advantages, against numbers worked out by hand."""
 
-import json
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,9 +9,8 @@ from infra.scenario.load import load
 from tasks.counter_assertion.evidence import StoredSample
 from tasks.counter_assertion.oracle.objective import Tokens, objective
 from tasks.counter_assertion.oracle.token_advantages import token_advantages
+from tests.cases_of import case
 from tests.gradients import grad_of
-
-CASES = {c["id"]: c for c in json.loads((Path(__file__).parent.parent / "cases" / "loss.json").read_text())}
 
 
 def training(*overrides: str):
@@ -36,10 +33,11 @@ def tokens(ratio, advantages, *, reference=None, engine=None, entropy=None):
 
 
 def test_dual_clip():
-    case = CASES["loss-4"]["input"]
-    clip = (f"clip_low={case['eps']}", f"clip_high={case['eps']}", f"dual_clip={case['c']}")
-    loss = objective(tokens(case["ratio"], case["advantage"]), training(*clip))
-    assert loss.tolist() == pytest.approx(CASES["loss-4"]["expect"]["loss"])
+    known = case("loss-4")
+    given, wanted = known["input"], known["expect"]["loss"]
+    clip = (f"clip_low={given['eps']}", f"clip_high={given['eps']}", f"dual_clip={given['c']}")
+    loss = objective(tokens(given["ratio"], given["advantage"]), training(*clip))
+    assert loss.tolist() == pytest.approx(wanted)
 
 
 def test_sequence_ratio_and_the_weight_of_cispo():

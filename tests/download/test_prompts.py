@@ -8,7 +8,7 @@ from infra.sources.data import read_data
 from infra.sources.host import Host
 from infra.sources.rows import Row
 from tasks.download.prompts import BadRows, make_prompts
-from tests.download.bad_rows_case import budget_7
+from tests.cases_of import case
 
 
 def data(**fields) -> Data:
@@ -29,7 +29,7 @@ def test_a_row_becomes_text_label_and_metadata():
 
 def test_bad_rows_are_refused_with_file_line_and_reason(tmp_path):
     file = tmp_path / "rows.jsonl"
-    file.write_text("\n".join(budget_7()["input"]["jsonl"]))
+    file.write_text("\n".join(case("budget-7")["input"]["jsonl"]))
     read = read_data(str(file), Host(cache=tmp_path)).rows
     with pytest.raises(BadRows) as refused:
         make_prompts(data(), read, None)

@@ -1,5 +1,3 @@
-import json
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,8 +8,7 @@ from hypothesis import strategies as st
 from hooks import normalize
 from hooks.normalize import RewardRefused, advantages_by_rollout, advantages_by_sample, advantages_rloo
 from hooks.sample import Sample, Status
-
-CASES = {c["id"]: c for c in json.loads(Path("tests/cases/normalisation.json").read_text())}
+from tests.cases_of import case, numbers_in
 
 
 def args(std: bool = True, apart: bool = False) -> SimpleNamespace:
@@ -28,35 +25,38 @@ def grouped(groups: list[list[float]]) -> list[Sample]:
     return [sample(g, k, r) for k, (g, r) in enumerate(flat)]
 
 
-@pytest.mark.parametrize("case", ["norm-1", "norm-2", "norm-4"])
-def test_groups_of_uneven_size(case: str):
-    groups = CASES[case]["input"]["groups"]
-    raw, normalised = normalize.by_rollout(args(std=CASES[case]["input"]["std"]), grouped(groups))
+@pytest.mark.parametrize("name", ["norm-1", "norm-2", "norm-4"])
+def test_groups_of_uneven_size(name: str):
+    known = case(name)
+    groups = known["input"]["groups"]
+    raw, normalised = normalize.by_rollout(args(std=known["input"]["std"]), grouped(groups))
     assert raw == [r for rewards in groups for r in rewards]
-    assert normalised == pytest.approx([a for g in CASES[case]["expect"]["by_rollout"] for a in g], abs=1e-4)
+    assert normalised == pytest.approx([a for g in known["expect"]["by_rollout"] for a in g], abs=1e-4)
 
 
 def test_fan_out_counts_once_by_rollout_and_per_sibling_by_sample():
-    case = CASES["norm-3"]
-    samples = [sample(0, k, r["reward"]) for k, r in enumerate(case["input"]["rollouts"]) for _ in range(r["siblings"])]
+    known = case("norm-3")
+    rollouts = known["input"]["rollouts"]
+    samples = [sample(0, k, r["reward"]) for k, r in enumerate(rollouts) for _ in range(r["siblings"])]
     for hook in ("by_rollout", "by_sample"):
         normalised = getattr(normalize, hook)(args(), samples)[1]
-        assert normalised == pytest.approx(case["expect"][hook], abs=1e-4)
+        assert normalised == pytest.approx(known["expect"][hook], abs=1e-4)
 
 
 def test_removed_samples_have_no_vote():
-    case = CASES["norm-6"]["input"]
-    samples = [sample(0, k, r, remove_sample=x) for k, (r, x) in enumerate(zip(*case.values(), strict=True))]
+    known = case("norm-6")["input"]
+    samples = [sample(0, k, r, remove_sample=x) for k, (r, x) in enumerate(zip(*known.values(), strict=True))]
     for hook in (normalize.by_rollout, normalize.by_sample, normalize.rloo):
         assert hook(args(), samples)[1] == [0, 0]
     assert normalize.by_rollout(args(std=False), [*samples, sample(0, 9, 3)])[1] == [0, -1, 1]
 
 
 def test_one_rollout_a_prompt_gives_no_signal():
-    rollouts = [0, 1, 1, 2, 2, 2, 3]
-    samples = [sample(k, k, r) for k, r in zip(rollouts, CASES["norm-7"]["input"]["rewards"], strict=True)]
+    known = case("norm-7")
+    rollouts = np.repeat(np.arange(4), numbers_in(known["kind"])).tolist()
+    samples = [sample(k, k, r) for k, r in zip(rollouts, known["input"]["rewards"], strict=True)]
     for hook in (normalize.by_rollout, normalize.by_sample, normalize.rloo):
-        assert hook(args(), samples)[1] == CASES["norm-7"]["expect"]["by_rollout"]
+        assert hook(args(), samples)[1] == known["expect"]["by_rollout"]
 
 
 def test_siblings_with_different_rewards_are_refused_by_id():

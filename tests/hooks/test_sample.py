@@ -1,6 +1,5 @@
 import copy
 import json
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -8,12 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hooks.sample import Sample, Status
-
-CASES = {c["id"]: c for c in json.loads((Path(__file__).parents[1] / "cases" / "ids.json").read_text())}
+from tests.cases_of import case
 
 
 def test_appending_to_a_shallow_copy_leaves_the_other_alone():
-    known = CASES["ids-12"]
+    known = case("ids-12")
     first = Sample(tokens=list(known["input"]["tokens"]), loss_mask=[], rollout_log_probs=[], weight_versions=["v0"])
     second = copy.copy(first)
     new = known["input"]["append to the first of two shallow copies"]

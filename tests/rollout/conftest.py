@@ -21,14 +21,6 @@ from tasks.rollout.generate import GenerationStage
 from tasks.rollout.stage import RolloutStage
 from tests.rollout.function_engine import BytesTokenizer, FunctionEngine
 
-CASES = Path(__file__).parents[1] / "cases"
-
-
-def case(name: str) -> dict[str, Any]:
-    """One entry of the known cases, by its id."""
-    file = CASES / f"{name.split('-')[0]}.json"
-    return next(entry for entry in json.loads(file.read_text()) if entry["id"] == name)
-
 
 def slot(index: int = 0, *, group_index: int | None = None, per_group: int = 1, **fields: Any) -> Slot:
     group = index // per_group if group_index is None else group_index

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from hooks.sample import Sample, Status
 from infra.errors import ContractViolation
 from tasks.rollout.calls import RolloutCalls, seed_of
-from tests.rollout.conftest import SETTINGS, case
+from tests.cases_of import case
+from tests.rollout.conftest import SETTINGS
 from tests.rollout.function_engine import BytesTokenizer, FunctionEngine
 
 

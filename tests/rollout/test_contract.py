@@ -14,7 +14,9 @@ from infra.records.rollouts import log_probs_table, rollouts_table
 from tasks.rollout.contract import Rollout, aborted_reason, assign_rollout_ids, identify, ids_of, siblings_of
 from tasks.rollout.draw import Slot
 from tasks.rollout.table import log_prob_rows, rollout_rows
-from tests.rollout.conftest import case, slot
+from tasks.training.steps import split_steps
+from tests.cases_of import case
+from tests.rollout.conftest import slot
 
 HOOK = "hooks.mine.generate"
 
@@ -168,14 +170,18 @@ def test_one_object_twice_is_refused():
 
 
 def test_a_sample_that_a_hook_built_anew_gets_the_ids_of_its_slot():
-    known = case("ids-3")["input"]
+    given, wanted = case("ids-3")["input"], case("ids-3")["expect"]
     rollouts = []
-    for k in range(known["samples"]):
-        siblings = siblings_of(Sample(index=known["index"][k], tokens=[1]), HOOK, slot(k))
+    for k in range(given["samples"]):
+        siblings = siblings_of(Sample(index=given["index"][k], tokens=[1]), HOOK, slot(k))
         rollouts.append(Rollout(slot=slot(k), hook=HOOK, attempt=1, siblings=siblings))
     identify(rollouts)
-    assert [r.siblings[0].index for r in rollouts] == [0, 1, 2, 3]
-    assert len(ids_of(rollouts)) == case("ids-3")["expect"]["rollouts"]
+    filled = [r.siblings[0].index for r in rollouts]
+    assert filled == [0, 1, 2, 3]
+    assert len(ids_of(rollouts)) == wanted["rollouts"]
+    for index in (filled, given["index"]):
+        split = split_steps(index, [r.rollout_id for r in rollouts], given["global_batch_size"])
+        assert (len(split.steps), split.left_over) == (wanted["steps"], ())
 
 
 def test_unset_ids_are_filled_by_the_smallest_unused():

@@ -8,7 +8,8 @@ from infra.records.sources import PROMPTS_SCHEMA
 from infra.scenario.load import load
 from infra.scenario.model import Scenario
 from tasks.rollout.draw import draw_slots, draws, groups_of
-from tests.rollout.conftest import case, prompt_rows
+from tests.cases_of import case
+from tests.rollout.conftest import prompt_rows
 
 
 def table(rows: int) -> pa.Table:

@@ -14,7 +14,8 @@ from tasks.rollout.calls import seed_of
 from tasks.rollout.contract import Rollout
 from tasks.rollout.draw import Slot
 from tasks.rollout.generate import GenerationStage, generate_all
-from tests.rollout.conftest import case, events, slot
+from tests.cases_of import case
+from tests.rollout.conftest import events, slot
 from tests.rollout.function_engine import FunctionEngine
 
 Stage = Callable[..., GenerationStage]

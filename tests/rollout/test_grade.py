@@ -11,7 +11,8 @@ from infra.errors import ContractViolation, HookFailed
 from infra.hook_loading import Hook
 from tasks.rollout.contract import Rollout
 from tasks.rollout.grade import GradingStage, grade_all
-from tests.rollout.conftest import case, slot
+from tests.cases_of import case
+from tests.rollout.conftest import slot
 
 
 def rollout(index: int, fan_out: int, *, group_index: int | None = None) -> Rollout:

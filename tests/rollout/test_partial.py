@@ -17,7 +17,8 @@ from infra.scenario.args import ScenarioArgs
 from infra.scenario.load import load
 from infra.store import canonical_json, sha256
 from tasks.rollout.calls import Call, RolloutCalls
-from tests.rollout.conftest import SETTINGS, case, prompt_rows, rows_of, run_iteration
+from tests.cases_of import case
+from tests.rollout.conftest import SETTINGS, prompt_rows, rows_of, run_iteration
 from tests.rollout.function_engine import BytesTokenizer, FunctionEngine
 
 MakeRun = Callable[..., Run]

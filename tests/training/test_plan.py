@@ -1,3 +1,6 @@
+from collections import Counter
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,6 +12,7 @@ from infra.scenario.load import load
 from tasks.training.cost import ModelShape
 from tasks.training.plan import make_plan
 from tasks.training.steps import NoFullStep
+from tests.cases_of import case, numbers_in
 from tests.reward_normalization.rows import row
 
 SHAPE = ModelShape(layers=2, hidden=64, heads=4, key_value_heads=2, head_dim=16, mlp=128, vocabulary=512)
@@ -31,6 +35,63 @@ def test_every_sample_once_and_the_plan_survives_its_record():
     assert all((s.rollout_id, s.sibling) == (rows[s.row]["rollout_id"], rows[s.row]["sibling"]) for s in trained)
     assert plan.left_out == (LeftOut(rollout_id=8, reason="trailing"),)
     assert TrainingPlan.from_dict(plan.to_dict()) == plan
+
+
+def plan_of_case(given: dict[str, Any], *overrides: str) -> tuple[list[dict[str, Any]], TrainingPlan]:
+    """One row for each rollout id of a case, in its order and of its length, and their plan under its settings."""
+    ids = given.get("rollout_ids") or [r for r, fan_out in enumerate(given["fan-out"]) for _ in range(fan_out)]
+    lengths = given.get("tokens", [10] * len(ids))
+    rows = [row(r, 0, ids[:k].count(r), index=k, tokens=[1] * lengths[k]) for k, r in enumerate(ids)]
+    settings = {"global_batch_size": given["global_batch_size"], "data_parallel": given.get("dp", 2)}
+    if "micro_batch_size" in given:
+        settings |= {"max_tokens_per_gpu": "null", "micro_batch_size": given["micro_batch_size"]}
+    elif "max_tokens_per_gpu" in given:
+        settings |= {"max_tokens_per_gpu": given["max_tokens_per_gpu"]}
+    return rows, plan_of(rows, *(f"training.{name}={value}" for name, value in settings.items()), *overrides)
+
+
+@pytest.mark.parametrize("name", ["sched-1", "sched-2", "sched-3", "sched-5"])
+def test_known_rollouts_are_one_step_with_every_sample_once(name: str):
+    given, wanted = case(name)["input"], case(name)["expect"]
+    rows, plan = plan_of_case(given)
+    assert len(plan.steps) == wanted.get("steps", 1) and plan.left_out == ()
+    step = plan.steps[0]
+    assert step.rollout_ids == tuple(range(given["global_batch_size"])) and len(step.ranks) == given.get("dp", 2)
+    times = Counter(s.row for s in step.samples())
+    assert times == dict.fromkeys(range(len(rows)), wanted.get("each sample trained", 1))
+    assert len(times) == given.get("samples", wanted.get("samples in it", len(rows)))
+    counts = {len(batches) for batches in step.ranks}
+    assert counts == {wanted.get("micro-batches per rank", max(counts))}
+    dummies = [s for batches in step.ranks for batch in batches for s in batch.samples if s.dummy]
+    assert len(dummies) == wanted.get("zero-weight dummies", len(dummies)) and not any(s.weight for s in dummies)
+    assert all(s.weight > 0 for s in step.samples())
+
+
+def test_a_trailing_rollout_is_carried_over_or_dropped_with_the_reason():
+    given, wanted = case("sched-4")["input"], case("sched-4")["expect"]
+    (trailing,) = numbers_in(wanted["ledger"])
+    for rule, reason in (("drop", "trailing"), ("carry", "carried")):
+        _, plan = plan_of_case(given, f"training.trailing={rule}")
+        assert len(plan.steps) == wanted["steps"]
+        assert plan.left_out == (LeftOut(rollout_id=trailing, reason=reason),)
+
+
+def test_siblings_apart_are_trained_in_one_step():
+    given, wanted = case("sched-8")["input"], case("sched-8")["expect"]
+    _, plan = plan_of_case(given)
+    assert [sorted(s.row for s in step.samples()) for step in plan.steps] == wanted["steps"]
+
+
+def test_a_rollout_over_several_micro_batches_has_one_denominator():
+    given, wanted = case("loss-1")["input"], case("loss-1")["expect"]
+    masks, split = given["sibling masks"], given["micro-batches"]
+    length = {k: 12 // len(batch) for batch in split for k in batch}  # two short samples cost what a long one does
+    rows = [row(0, 0, k, response_length=n, tokens=[1] * length[k]) for k, n in enumerate(masks)]
+    size = f"training.micro_batch_size={max(map(len, split))}"
+    one = ["training.global_batch_size=1", "training.data_parallel=1", "training.max_tokens_per_gpu=null", size]
+    (step,) = plan_of(rows, *one).steps
+    assert sorted(sorted(s.row for s in batch.samples) for batch in step.ranks[0]) == split
+    assert [1 / s.weight for s in step.samples()] == pytest.approx([wanted["denominator of every sibling"]] * 3)
 
 
 def test_each_rollout_is_opened_once_by_its_first_sibling():

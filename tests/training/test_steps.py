@@ -3,6 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.training.steps import NoFullStep, split_steps
+from tests.cases_of import case, numbers_in
 
 
 def positions(index, rollout_id, size):
@@ -10,18 +11,23 @@ def positions(index, rollout_id, size):
 
 
 def test_siblings_apart_are_in_one_step():
-    assert positions([0, 1, 2, 3], [0, 1, 0, 1], 1) == [[0, 2], [1, 3]]
+    given, wanted = case("sched-8")["input"], case("sched-8")["expect"]
+    assert positions(range(4), given["rollout_ids"], given["global_batch_size"]) == wanted["steps"]
 
 
 def test_samples_per_step_vary_and_rollouts_do_not():
-    ids = [0, 1, 1, 2, 2, 2, 3]
-    assert positions(range(7), ids, 4) == [list(range(7))]
+    given, wanted = case("sched-5")["input"], case("sched-5")["expect"]
+    ids = [rollout for rollout, fan_out in enumerate(given["fan-out"]) for _ in range(fan_out)]
+    steps = positions(range(len(ids)), ids, given["global_batch_size"])
+    assert (len(steps), len(steps[0])) == (wanted["steps"], wanted["samples in it"])
     assert positions(range(7), ids, 2) == [[0, 1, 2], [3, 4, 5, 6]]
 
 
 def test_trailing_rollouts_are_named():
-    split = split_steps([0, 1, 2], [0, 1, 2], 2)
-    assert (split.rollout_ids, split.left_over) == (((0, 1),), (2,))
+    given, wanted = case("sched-4")["input"], case("sched-4")["expect"]
+    split = split_steps([0, 1, 2], given["rollout_ids"], given["global_batch_size"])
+    assert len(split.steps) == wanted["steps"] and list(split.left_over) == numbers_in(wanted["ledger"])
+    assert split.rollout_ids == ((0, 1),)
 
 
 def test_rollouts_go_in_the_order_of_their_index():

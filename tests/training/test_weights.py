@@ -1,6 +1,4 @@
-import json
 import random
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.training.weights import LossMean, sample_weights
+from tests.cases_of import case, numbers_in
 
-CASES = {c["id"]: c for c in json.loads(Path("tests/cases/loss.json").read_text())}
 FAN_OUT = [[5], [3, 4], [2, 7, 1], [6]]  # rollouts -> trained tokens of their siblings
 
 
@@ -30,9 +28,10 @@ def loss(mode: LossMean, losses: list[list[float]], rollout, group=None) -> floa
 
 
 def test_mean_over_rollouts_and_the_three_usual_mistakes():
-    losses, (_, rollout) = reference_losses(), flat()
+    known, losses, (_, rollout) = case("loss-2"), reference_losses(), flat()
+    assert [len(siblings) for siblings in FAN_OUT] == numbers_in(known["input"])
     right = loss("rollout", losses, rollout)
-    assert right == pytest.approx(CASES["loss-2"]["expect"]["loss"], abs=5e-5)
+    assert right == pytest.approx(known["expect"]["loss"], abs=5e-5)
     sample_mean = loss("sample", losses, rollout)
     mistakes = {"sample means / rollouts": sample_mean * 7 / 4, "sample": sample_mean}
     mistakes["token"] = loss("token", losses, rollout)
@@ -40,27 +39,30 @@ def test_mean_over_rollouts_and_the_three_usual_mistakes():
 
 
 def test_denominator_is_of_the_whole_rollout():
-    case = CASES["loss-1"]
-    masks = case["input"]["sibling masks"]
+    known = case("loss-1")
+    masks = known["input"]["sibling masks"]
     weights, _ = sample_weights("rollout", masks, [0] * 3, [0] * 3)
-    assert 1 / weights == pytest.approx([case["expect"]["denominator of every sibling"]] * 3)
+    assert 1 / weights == pytest.approx([known["expect"]["denominator of every sibling"]] * 3)
 
 
 def test_fully_masked_sample_in_the_token_mean():
-    masks = CASES["loss-6"]["input"]["masks"]
+    known = case("loss-6")
+    masks = known["input"]["masks"]
     weights, _ = sample_weights("token", [sum(m) for m in masks], [0, 1], [0, 1])
-    assert 1 / weights[0] == CASES["loss-6"]["expect"]["denominator"]
+    assert 1 / weights[0] == known["expect"]["denominator"]
 
 
 def test_fully_masked_rollout_leaves_the_mean():
-    case = CASES["loss-7"]
-    weights, in_mean = sample_weights("rollout", [3, 2, 5, 0], range(4), range(4))
-    assert in_mean == case["expect"]["mean over"]
-    assert (weights * [3, 2, 5, 0]).sum() == pytest.approx(1)
+    known = case("loss-7")
+    rollouts, masked = known["input"]["rollouts"], known["input"]["fully masked"]
+    tokens = [0] * masked + [3, 2, 5, 4][masked:rollouts]
+    weights, in_mean = sample_weights("rollout", tokens, range(rollouts), range(rollouts))
+    assert in_mean == known["expect"]["mean over"]
+    assert (weights * tokens).sum() == pytest.approx(1)
 
 
 def test_everything_masked_is_zero_and_finite():
-    masks = CASES["loss-8"]["input"]["masks"]
+    masks = case("loss-8")["input"]["masks"]
     for mode in ("rollout", "sample", "token", "prompt", "constant"):
         weights, in_mean = sample_weights(mode, [sum(m) for m in masks], [0, 1], [0, 1])
         assert np.isfinite(weights).all() and in_mean == 0

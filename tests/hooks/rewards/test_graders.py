@@ -1,8 +1,5 @@
 """Each grader by itself: known values, kinds, refusals."""
 
-import json
-from pathlib import Path
-
 import math_verify.grader
 import pytest
 from hypothesis import given, settings
@@ -21,8 +18,9 @@ from hooks.rewards import (
 )
 from hooks.rewards.extract import last_boxed
 from hooks.rewards.latex_text import NestedTooDeeply
+from tests.cases_of import case
 
-CASES = json.loads((Path(__file__).parents[2] / "cases" / "rewards.json").read_text())["deepscaler"]
+CASES = case("deepscaler")
 SEVERAL = settings(max_examples=50, deadline=None)
 
 

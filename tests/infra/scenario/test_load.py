@@ -6,6 +6,9 @@ from infra.errors import ConfigurationError
 from infra.scenario.load import load, names
 from infra.scenario.model import Scenario
 from infra.scenario.section import Section
+from tests.cases_of import case
+
+GREEDY = case("budget-6")["input"]
 
 
 @pytest.mark.parametrize("name", names())
@@ -23,7 +26,7 @@ def test_overrides_reach_nested_fields_and_sources():
     ("override", "words"),
     [
         ("rollout.promts=8", "rollout.promts: there is no such field. Did you mean 'prompts'?"),
-        ("rollout.temperature=0", "rollout.temperature"),
+        (f"rollout.temperature={GREEDY['temperature']}", "rollout.temperature"),
         ("training.global_batch_size=256", "16 rollouts an iteration, 256 a step"),
         ("training.micro_batch_size=1", "exactly one of max_tokens_per_gpu and micro_batch_size"),
         ("rollout.generate=nodots", "rollout.generate"),

@@ -1,21 +1,13 @@
 """What is refused and what is warned about before anything starts."""
 
-import json
-from pathlib import Path
-
 import pytest
 
 from infra.errors import ConfigurationError
 from infra.scenario.load import load, names
 from infra.scenario.review import refuse_unsupported, warnings_of
+from tests.cases_of import case
 
 UNANSWERABLE = "gives 0 to every answer without </think> or ###Response"
-CASES = Path(__file__).parents[2] / "cases"
-
-
-def case(name: str) -> dict:
-    file = {"norm": "normalisation", "sched": "schedule"}[name.split("-")[0]]
-    return next(c for c in json.loads((CASES / f"{file}.json").read_text()) if c["id"] == name)
 
 
 @pytest.mark.parametrize("name", names())

@@ -1,6 +1,3 @@
-import json
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -14,8 +11,8 @@ from tasks.training.loss.advantages import (
     token_rewards,
     whiten,
 )
+from tests.cases_of import case
 
-CASES = {c["id"]: c for c in json.loads(Path("tests/cases/loss.json").read_text())}
 SEGMENTS = torch.tensor([0, 0, 0, 1, 1])
 MASK = torch.tensor([1, 0, 1, 1, 1])
 
@@ -25,7 +22,7 @@ def doubles(*values: float) -> torch.Tensor:
 
 
 def test_the_reward_is_at_the_last_trained_token_and_the_kl_is_not_changed():
-    kl = doubles(*CASES["loss-5"]["input"]["kl"], 0.3, 0.4, 0.5)
+    kl = doubles(*case("loss-5")["input"]["kl"], 0.3, 0.4, 0.5)
     before = kl.clone()
     rewards = token_rewards(doubles(1, 2), kl, SEGMENTS, MASK, kl_coefficient=0.0)
     assert rewards.tolist() == [0, 0, 1, 0, 2] and torch.equal(kl, before)

@@ -1,14 +1,11 @@
-import json
-from pathlib import Path
-
 import pytest
 import torch
 
 from infra.scenario.load import load
 from tasks.training.loss.importance import ImportanceCorrection, importance_weights
 from tasks.training.loss.loss import token_loss
+from tests.cases_of import case
 
-CASES = {c["id"]: c for c in json.loads(Path("tests/cases/loss.json").read_text())}
 NAN, INF = float("nan"), float("inf")
 
 
@@ -58,13 +55,13 @@ def test_what_is_masked_has_no_loss_no_metric_and_no_gradient(garbage):
 
 
 def test_kl_is_reported_at_coefficient_zero_too():
-    case = CASES["loss-5"]
-    kl = torch.tensor(case["input"]["kl"], dtype=torch.float64)
+    known = case("loss-5")
+    kl = torch.tensor(known["input"]["kl"], dtype=torch.float64)
     zero = torch.zeros(2, dtype=torch.float64)
     values = {"log_probs": kl, "old_log_probs": kl, "advantages": zero, "segments": zero.long(), "mask": zero + 1}
-    settings = training("kl_estimator=k1", f"kl_coefficient={case['input']['coef']}")
+    settings = training("kl_estimator=k1", f"kl_coefficient={known['input']['coef']}")
     loss, metrics = token_loss(**values, training=settings, reference_log_probs=zero)
-    assert metrics["kl"].tolist() == case["expect"]["logged"] and not loss.any()
+    assert metrics["kl"].tolist() == known["expect"]["logged"] and not loss.any()
 
 
 def test_kl_and_entropy_enter_with_their_coefficients():

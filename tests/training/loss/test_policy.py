@@ -1,13 +1,9 @@
-import json
-from pathlib import Path
-
 import pytest
 import torch
 
 from tasks.training.loss.policy import cispo_loss, ppo_loss, sequence_log_ratio
+from tests.cases_of import case
 from tests.gradients import grad_of
-
-CASES = {c["id"]: c for c in json.loads(Path("tests/cases/loss.json").read_text())}
 
 
 def doubles(*values: float, grad: bool = False) -> torch.Tensor:
@@ -22,11 +18,11 @@ def random_tokens(count: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor
 
 
 def test_dual_clip():
-    case = CASES["loss-4"]
-    ratio, advantages = (doubles(*case["input"][name]) for name in ("ratio", "advantage"))
-    eps, c = case["input"]["eps"], case["input"]["c"]
+    known = case("loss-4")
+    ratio, advantages = (doubles(*known["input"][name]) for name in ("ratio", "advantage"))
+    eps, c = known["input"]["eps"], known["input"]["c"]
     loss, clipped = ppo_loss(ratio.log(), advantages, clip_low=eps, clip_high=eps, dual_clip=c)
-    assert loss.tolist() == pytest.approx(case["expect"]["loss"])
+    assert loss.tolist() == pytest.approx(known["expect"]["loss"])
     assert clipped.tolist() == [True, True, False]
 
 
