@@ -103,7 +103,7 @@ class Evaluation(Section):
     The scenario's generate and reward hooks make them; a generate hook with the keyword `evaluation` is told.
     """
 
-    data: Annotated[Data, BeforeValidator(_as_source)]
+    data: Annotated[Data, BeforeValidator(_as_source)] = Field(description="prompts and labels, never trained on")
     every: int = Field(1, ge=1, description="iterations from one evaluation to the next; the last iteration has one")
     prompts: int | None = Field(None, ge=1, description="first rows of the data to take; all of them where not given")
     rollouts_per_prompt: int = Field(
@@ -204,14 +204,14 @@ class Scenario(Section):
         "auto", description="auto is float32 on the CPU, bfloat16 on CUDA"
     )
     deterministic: bool = Field(True, description="seeded generation and deterministic kernels")
-    model: Annotated[Source, BeforeValidator(_as_source)]
-    data: Annotated[Data, BeforeValidator(_as_source)]
-    rollout: Rollout
-    normalization: Normalization = Normalization()  # type: ignore[call-arg]
-    training: Training
+    model: Annotated[Source, BeforeValidator(_as_source)] = Field(description="the model that is trained, by its URI")
+    data: Annotated[Data, BeforeValidator(_as_source)] = Field(description="prompts and labels to train on, by URI")
+    rollout: Rollout = Field(description="generation and grading")
+    normalization: Normalization = Field(Normalization(), description="from rewards to advantages")  # type: ignore[call-arg]
+    training: Training = Field(description="loss, optimizer and parallel sizes of the trainer")
     evaluation: Evaluation | None = Field(None, description="measure the weights on prompts of their own")
-    engine: Engine = Engine()  # type: ignore[call-arg]
-    checks: Checks = Checks()  # type: ignore[call-arg]
+    engine: Engine = Field(Engine(), description="servers that generate, and how weights reach them")  # type: ignore[call-arg]
+    checks: Checks = Field(Checks(), description="what a run has to show to pass")  # type: ignore[call-arg]
 
     @property
     def rollouts_per_iteration(self) -> int:

@@ -36,7 +36,10 @@ class Training(Section):
     kl_coefficient: float = Field(
         0.0, ge=0, description="weight of the KL term against the reference (the run's first weights)"
     )
-    kl_estimator: Literal["k1", "k2", "k3", "low_var"] = "k3"
+    kl_estimator: Literal["k1", "k2", "k3", "low_var"] = Field(
+        "k3",
+        description="estimate of a token's KL to the reference: k1 the log ratio, k2 half its square, k3 unbiased and never negative, low_var k3 within bounds",
+    )
     kl_reward_coefficient: float = Field(
         0.0,
         ge=0,
@@ -60,15 +63,15 @@ class Training(Section):
     importance_high: float = Field(2.0, ge=1, description="largest ratio of importance_correction")
     entropy_coefficient: float = Field(0.0, ge=0, description="weight of the entropy bonus")
     learning_rate: float = Field(1e-5, gt=0, description="constant learning rate of Adam")
-    weight_decay: float = Field(0.0, ge=0)
-    adam_beta1: float = Field(0.9, ge=0, lt=1)
-    adam_beta2: float = Field(0.98, ge=0, lt=1)
+    weight_decay: float = Field(0.0, ge=0, description="decoupled weight decay of Adam; 0 is off")
+    adam_beta1: float = Field(0.9, ge=0, lt=1, description="decay of Adam's running mean of gradients")
+    adam_beta2: float = Field(0.98, ge=0, lt=1, description="decay of Adam's running mean of squared gradients")
     clip_grad: float = Field(
         1.0, ge=0, description="gradient norm clip of the optimizer; 0 is off. Checks read the unclipped gradient"
     )
-    data_parallel: int = Field(1, ge=1, le=512)
-    tensor_parallel: int = Field(1, ge=1, le=64)
-    pipeline_parallel: int = Field(1, ge=1, le=64)
+    data_parallel: int = Field(1, ge=1, le=512, description="copies of the model, among which samples are shared out")
+    tensor_parallel: int = Field(1, ge=1, le=64, description="ranks over which each matrix is split")
+    pipeline_parallel: int = Field(1, ge=1, le=64, description="ranks over which the layers are split")
     virtual_pipeline: int = Field(
         1,
         ge=1,
@@ -80,8 +83,12 @@ class Training(Section):
         ge=1,
         description="micro-batches that run one after the other through a part of a virtual pipeline; null is one for each pipeline rank. A rank's micro-batches come in multiples of it",
     )
-    context_parallel: int = Field(1, ge=1, le=64)
-    sequence_parallel: bool = False
+    context_parallel: int = Field(
+        1, ge=1, le=64, description="ranks over which each sequence is split; the token cap is for each of them"
+    )
+    sequence_parallel: bool = Field(
+        False, description="split activations between the matrices by token over the tensor-parallel ranks: less memory"
+    )
     recompute: bool = Field(
         False,
         description="compute activations again in the backward pass instead of keeping them: less memory, more time",
