@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from infra.bench.growth import growth
 from infra.grading import Answer, GradingPool
 
 ROUNDS = 12  # what is compared takes turns this often, so that a load on the machine falls on all of it
@@ -25,19 +26,17 @@ SHAPES: tuple[Callable[[int, int], tuple[str, str]], ...] = (
 )
 
 
-def run(*, integers: int = 60_000, symbolic: int = 600, seed: int = 0) -> dict[str, Any]:
+def run(*, integers: int = 100_000, symbolic: int = 600, seed: int = 0) -> dict[str, Any]:
     """Rates in answers a second. Every answer is different, so that no cache, math-verify's own included, helps.
 
     Returns:
-        `integers`: answers a second of one core (CPU time), by grader. `symbolic`: math-verify called directly with its
+        `integers`: answers a second of one core (CPU time), by grader, and what a hundredth, a tenth and all of the
+        answers take. `symbolic`: math-verify called directly with its
         own time limits, this pool with one process and with two take turns, `ROUNDS` times; rates are over all rounds
         (wall time), `of_math_verify` and `scaling_1_to_2` medians of the rounds' ratios, `of_math_verify_cpu` the same
         of CPU seconds, all processes together; `equal` says whether all rewards agreed.
     """
-    return {
-        "integers": {"answers": integers, "per_second": {g: _integers(g, integers, seed) for g in INTEGER_FORMS}},
-        "symbolic": _symbolic(symbolic_answers(symbolic, seed)),
-    }
+    return {"integers": _integers(integers, seed), "symbolic": _symbolic(symbolic_answers(symbolic, seed))}
 
 
 WARM_UP = [("$\\frac{2}{4}$", "\\frac{1}{2}")]
@@ -57,7 +56,22 @@ def symbolic_answers(count: int, seed: int) -> list[tuple[str, str]]:
     return [(f"Thus we find $\\boxed{{{given}}}$.", label) for given, label in pairs]
 
 
-def _integers(grader: str, count: int, seed: int) -> float:
+def _integers(count: int, seed: int) -> dict[str, Any]:
+    sizes = sorted({max(1, count // part) for part in (100, 10, 1)})
+    seconds = {grader: [_seconds(grader, size, seed) for size in sizes] for grader in INTEGER_FORMS}
+    return {
+        "answers": count,
+        "per_second": {grader: round(count / of_sizes[-1]) for grader, of_sizes in seconds.items()},
+        "sizes": [
+            {"answers": size, "seconds": {grader: round(of_sizes[k], 6) for grader, of_sizes in seconds.items()}}
+            for k, size in enumerate(sizes)
+        ],
+        "growth": {grader: growth(of_sizes) for grader, of_sizes in seconds.items()},
+    }
+
+
+def _seconds(grader: str, count: int, seed: int) -> float:
+    """CPU seconds of so many answers; the grader is loaded before they begin."""
     draw = random.Random(seed)
     numbers = [draw.randint(0, 10**6) for _ in range(count)]
     form = INTEGER_FORMS[grader]
@@ -65,9 +79,10 @@ def _integers(grader: str, count: int, seed: int) -> float:
         Answer(id=i, grader=grader, response=form.format(n + i % 2), label=str(n)) for i, n in enumerate(numbers)
     ]
     with GradingPool() as pool:
+        asyncio.run(pool.grade_many(answers[:1]))
         start = time.process_time()
         asyncio.run(pool.grade_many(answers))
-        return round(count / (time.process_time() - start))
+        return time.process_time() - start
 
 
 Texts = list[tuple[str, str]]

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from infra.bench.growth import growth
 from tasks.training.loss.log_probs import log_probs_and_entropy
 
 SIZES = (128, 512)
@@ -22,10 +23,13 @@ MIB = 2**20
 def run(sizes: Sequence[int] = SIZES) -> dict[str, Any]:
     """By tokens and dtype of the logits: seconds, and peak MiB with the logits themselves; on CUDA if it is there.
 
-    `trainer` is what the trainer runs, `keeping_logits` the same where something else still reads the logits.
+    `trainer` is what the trainer runs, `keeping_logits` the same where something else still reads the logits; `growth`
+    is of the trainer's seconds.
     """
-    rows = [_measure(size, dtype) for dtype in (torch.float32, torch.bfloat16) for size in sizes]
-    return {"vocabulary": VOCABULARY, "sizes": rows}
+    by_dtype = {str(d): [_measure(size, d) for size in sizes] for d in (torch.float32, torch.bfloat16)}
+    rows = [row for of_dtype in by_dtype.values() for row in of_dtype]
+    grown = {name: growth([row["trainer"]["seconds"] for row in of_dtype]) for name, of_dtype in by_dtype.items()}
+    return {"vocabulary": VOCABULARY, "sizes": rows, "growth": grown}
 
 
 def _measure(tokens: int, dtype: torch.dtype) -> dict[str, Any]:

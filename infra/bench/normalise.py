@@ -1,24 +1,28 @@
-"""How fast rewards are normalised: the vectorised formula beside plain Python loops, in one run."""
+"""How fast rewards are normalised: the vectorised formula, and its hook, beside plain Python loops, in one run."""
 
 import statistics
 import time
 from collections.abc import Sequence
-from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from hooks.normalize import STD_EPSILON, advantages_by_rollout
+from hooks.normalize import STD_EPSILON, Floats, Integers, advantages_by_rollout, by_rollout
+from hooks.sample import Sample
+from infra.bench.growth import growth
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 ROLLOUTS_PER_GROUP = 8
 
 
 def run(sizes: Sequence[int] = SIZES) -> dict[str, Any]:
-    """Seconds of CPU time by number of samples (fan-out 1 to 3, groups of 8 rollouts), and the largest difference."""
+    """Seconds of CPU time by number of samples (fan-out 1 to 3, groups of 8 rollouts), and the largest difference.
+
+    `seconds` is the formula on arrays, `hook_seconds` the hook on as many sample objects, which reads them first.
+    """
     rows = [_measure(size) for size in sizes]
-    growth = [round(b["seconds"] / a["seconds"], 2) for a, b in pairwise(rows)]
-    return {"sizes": rows, "growth": growth}
+    return {"sizes": rows, "growth": growth([row["seconds"] for row in rows])}
 
 
 def _measure(size: int) -> dict[str, Any]:
@@ -29,12 +33,24 @@ def _measure(size: int) -> dict[str, Any]:
     advantages = advantages_by_rollout(rewards, rollout, group)
     middle = time.process_time()
     reference = _plain(rewards.tolist(), rollout.tolist(), group.tolist())
+    plain_seconds = time.process_time() - middle
     return {
         "samples": size,
         "seconds": round(middle - started, 6),
-        "plain_python_seconds": round(time.process_time() - middle, 6),
+        "plain_python_seconds": round(plain_seconds, 6),
         "largest_difference": float(np.abs(advantages - reference).max()),
+        "hook_seconds": round(_hook_seconds(rewards, rollout, group, advantages), 6),
     }
+
+
+def _hook_seconds(rewards: Floats, rollout: Integers, group: Integers, advantages: Floats) -> float:
+    columns = (rewards.tolist(), rollout.tolist(), group.tolist())
+    samples = [Sample(reward=r, rollout_id=k, group_index=g) for r, k, g in zip(*columns, strict=True)]
+    started = time.process_time()
+    _, normalised = by_rollout(SimpleNamespace(grpo_std_normalization=True), samples)
+    seconds = time.process_time() - started
+    assert normalised == advantages.tolist()
+    return seconds
 
 
 def _plain(rewards: list[float], rollout: list[int], group: list[int]) -> list[float]:

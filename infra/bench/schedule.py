@@ -3,11 +3,11 @@
 import heapq
 import time
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from infra.bench.growth import growth
 from tasks.training.cost import ModelShape
 from tasks.training.schedule import schedule_step
 
@@ -25,8 +25,7 @@ def run(sizes: Sequence[int] = SIZES) -> dict[str, Any]:
     The reference divides samples over ranks only: it makes no micro-batches and knows no cap.
     """
     rows = [_measure(size) for size in sizes]
-    growth = [round(b["seconds"] / a["seconds"], 2) for a, b in pairwise(rows)]
-    return {"ranks": RANKS, "token_cap": TOKEN_CAP, "sizes": rows, "growth": growth}
+    return {"ranks": RANKS, "token_cap": TOKEN_CAP, "sizes": rows, "growth": growth([row["seconds"] for row in rows])}
 
 
 def _measure(size: int) -> dict[str, Any]:

@@ -17,10 +17,22 @@ SMALL = {"schedule": "200,400", "normalise": "1_000,2_000"}
 def test_a_bench_of_small_sizes(name: str):
     figures = run_bench(name, SMALL[name])
     assert json.loads(json.dumps(figures)) == figures
+    assert name != "normalise" or all(row["hook_seconds"] > 0 for row in figures["sizes"])
     assert [row["samples"] for row in figures["sizes"]] == [int(n.replace("_", "")) for n in SMALL[name].split(",")]
     out = io.StringIO()
     Console(file=out, width=160).print(rendered(name, figures))
     assert f"bench {name}" in out.getvalue() and "seconds" in out.getvalue() and "growth" in out.getvalue()
+
+
+def test_a_bench_of_the_loss():
+    figures = run_bench("loss", "32,64")
+    assert json.loads(json.dumps(figures)) == figures
+    assert [row["tokens"] for row in figures["sizes"]] == [32, 64] * 2
+    assert all(row["gradient_difference"] < 0.05 for row in figures["sizes"])
+    assert {name: len(grown) for name, grown in figures["growth"].items()} == {"torch.float32": 1, "torch.bfloat16": 1}
+    out = io.StringIO()
+    Console(file=out, width=160).print(rendered("loss", figures))
+    assert "growth torch.float32" in out.getvalue()
 
 
 def test_nested_figures_are_rows_of_their_own():

@@ -42,4 +42,7 @@ def test_a_grader_that_does_not_exist_is_an_error_with_the_answers_id():
 def test_the_bench_agrees_with_math_verify():
     figures = bench.run(integers=200, symbolic=6)
     assert figures["symbolic"]["equal"]
-    assert set(figures["integers"]["per_second"]) == set(bench.INTEGER_FORMS)
+    whole = figures["integers"]
+    assert set(whole["per_second"]) == set(bench.INTEGER_FORMS) == set(whole["growth"])
+    assert [row["answers"] for row in whole["sizes"]] == [2, 20, 200]
+    assert all(len(grown) == 2 for grown in whole["growth"].values())
