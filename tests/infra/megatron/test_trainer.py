@@ -19,7 +19,15 @@ from infra.records.sources import ModelRef
 from infra.records.training import TrainedIteration
 from infra.run import Run
 from tests.infra.megatron.counting_rank import CountingRank
-from tests.infra.megatron.samples import FAN_OUTS, make_run, write_model, write_plan, write_rollouts
+from tests.infra.megatron.no_pickle_rank import NoPickleRank
+from tests.infra.megatron.samples import (
+    FAN_OUTS,
+    ROLLOUTS_PER_STEP,
+    make_run,
+    write_model,
+    write_plan,
+    write_rollouts,
+)
 
 pytestmark = pytest.mark.trainer
 
@@ -46,11 +54,18 @@ def test_a_resumed_trainer_continues_to_the_bit(tmp_path: Path, model: ModelRef,
     with MegatronTrainer(resumed, model, ray_cluster) as trainer:
         again = train(trainer, resumed, 0)
     assert [s.weights_digest for s in again.steps] == [s.weights_digest for s in first.steps]
-    with MegatronTrainer(resumed, model, ray_cluster) as trainer:
+    with MegatronTrainer(resumed, model, ray_cluster, rank_type=NoPickleRank) as trainer:
         assert trainer.load_state(again.state) == first.weights_digest
         continued = train(trainer, resumed, 1)
     assert continued.weights_digest == second.weights_digest
     assert shard_digests(resumed, continued) == shard_digests(straight, second)
+    assert rollouts_seen(straight, first) == len(first.steps) * ROLLOUTS_PER_STEP
+    assert rollouts_seen(straight, second) == rollouts_seen(resumed, continued) == 2 * rollouts_seen(straight, first)
+
+
+def rollouts_seen(run: Run, trained: TrainedIteration) -> int:
+    """What the learning-rate schedule of Megatron has advanced by."""
+    return run.store.read_json(trained.state)["rollouts_seen"]
 
 
 def shard_digests(run: Run, trained: TrainedIteration) -> list[str]:
