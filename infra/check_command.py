@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from infra.errors import ConfigurationError
-from infra.records.sources import PromptsRef
+from infra.records.format import record
 from infra.records.verdict import CheckResult, Outcome, Verdict, conclude
 from infra.run import Run
 from infra.settings import settings
@@ -54,7 +54,8 @@ def results_of(
     from tasks.counter_assertion.registry import run_checks
 
     prompts = run.finished(PROMPTS_STAGE, 0)
-    evidence = read_evidence(run, model_if_there(run, model), PromptsRef.from_dict(prompts) if prompts else None, None)
+    source = record("download-prompts", prompts, run.key("iterations", 0, "download-prompts.json")) if prompts else None
+    evidence = read_evidence(run, model_if_there(run, model), source, None)
     evidence = replace(evidence, hook_packages=tuple(settings().hook_packages), fault=_fault_in(summary))
     return run_checks(evidence, only)
 

@@ -1,12 +1,12 @@
 """A run as its store has it, for commands that look at it again."""
 
+import json
 from pathlib import Path
 
 from infra.errors import ConfigurationError, DownloadFailed
 from infra.open_run import absolute
-from infra.records.format import RECORDS_VERSION
+from infra.records.format import RECORDS_VERSION, NotOfTheFormat, record
 from infra.records.sources import ModelRef
-from infra.records.training import TrainedIteration
 from infra.run import Run
 from infra.scenario.load import validate
 from infra.settings import settings
@@ -72,9 +72,12 @@ def model_if_there(run: Run, uri: str | None = None) -> ModelRef | None:
 
 
 def _digest_in_state(run: Run) -> str | None:
-    """The digest of the model that the trainer's first state names; other stacks' states need not name one."""
-    record = run.finished("training", 0)
-    if record is None:
-        return None
-    state = run.store.read_json(TrainedIteration.from_dict(record).state)
-    return state.get("model")
+    """The digest of the model that the trainer's first state names; another stack's state may be anything."""
+    try:
+        document = run.finished("training", 0)
+        if document is None:
+            return None
+        state = run.store.read_json(record("training", document, "training.json").state)
+    except (NotOfTheFormat, json.JSONDecodeError, UnicodeDecodeError):
+        return None  # the checks say what is wrong with the record
+    return state.get("model") if isinstance(state, dict) else None

@@ -106,10 +106,9 @@ class _Reader:
 
     def _evaluation(self, run: Run, i: int) -> dict[str, Any]:
         """What an evaluation left, apart from what is trained; what is damaged counts as damaged rollouts."""
-        document = self.read("rollouts", i, lambda: run.finished("evaluation", i))
-        if document is None:
+        ref: RolloutsRef | None = self._published(run, i, "evaluation", "rollouts")
+        if ref is None:
             return {}
-        ref = RolloutsRef.from_dict(document)
         return {
             "evaluation_ref": ref,
             "evaluation": self.read("rollouts", i, lambda: _samples(self.store, ref.table)),
