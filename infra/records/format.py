@@ -15,7 +15,14 @@ from pydantic import TypeAdapter, ValidationError
 from infra.errors import FanlineError
 from infra.records.plan import TrainingPlan
 from infra.records.replay import Invariance, Replay
-from infra.records.rollouts import LOG_PROBS_SCHEMA, PARTIAL_SCHEMA, ROLLOUTS_SCHEMA, RolloutsRef
+from infra.records.rollouts import (
+    LOG_PROBS_MEANINGS,
+    LOG_PROBS_SCHEMA,
+    PARTIAL_SCHEMA,
+    ROLLOUTS_MEANINGS,
+    ROLLOUTS_SCHEMA,
+    RolloutsRef,
+)
 from infra.records.sources import PROMPTS_SCHEMA, PromptsRef
 from infra.records.training import SyncResult, TrainedIteration
 
@@ -39,7 +46,11 @@ class RunDocument:
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One event of a ledger segment (JSON lines); `line` counts from 0 in its segment. Ids depend on the event."""
+    """One event of a ledger segment (JSON lines); `line` counts from 0 in its segment. Ids depend on the event.
+
+    A run without retries, filters and leftovers has one `drawn` a prompt group, one `called` a slot, one `generated`,
+    `graded` and `trained` a sample, and one `normalised` a rollout. `stage` names the stage that writes.
+    """
 
     run: str
     stage: str
@@ -69,6 +80,22 @@ EVENTS: dict[str, tuple[str, ...]] = {
     "dummy": ("rollout_id", "sibling", "row", "weight", "step", "rank", "micro_batch"),
 }
 
+# What the ids of a line stand for, where their names do not say it.
+IDS: dict[str, str] = {
+    "group_index": "prompt group, unique in the run",
+    "index": "slot: one execution of a prompt, unique in the run",
+    "indices": "the slots of a prompt group",
+    "hook": "dotted name; in `drawn` and `called` that of the scenario's `rollout.generate`",
+    "attempt": "of the slot, from 1",
+    "rollout_id": "one for all siblings of a slot; it may be the slot's index",
+    "sibling": "from 0",
+    "row": "of the table in reward_normalization.json, from 0",
+    "weight": "as in the plan",
+    "step": "of the iteration, from 0",
+    "micro_batch": "of the rank in its step, from 0",
+    "tokens_digest": "of `generated`, if given: sha256 of the sample's tokens as JSON without spaces",
+}
+
 # By the name of the file in `iterations/NNNN/`, but for `plan`, which `training.json` refers to.
 RECORDS: dict[str, type] = {
     "download-prompts": PromptsRef,
@@ -88,6 +115,9 @@ TABLES: dict[str, pa.Schema] = {
     "held": PARTIAL_SCHEMA,
     "prompts": PROMPTS_SCHEMA,
 }
+
+# What a column holds, where its name does not say it.
+MEANINGS: dict[str, dict[str, str]] = {"rollouts": ROLLOUTS_MEANINGS, "log-probs": LOG_PROBS_MEANINGS}
 
 
 @cache
@@ -173,7 +203,7 @@ def documents() -> dict[str, Any]:
     made["run.schema.json"] = _adapter(RunDocument).json_schema()
     made["scenario.schema.json"] = Scenario.model_json_schema()
     made["ledger-line.schema.json"] = _line_schema()
-    made |= {f"{name}.parquet.json": _columns(schema) for name, schema in TABLES.items()}
+    made |= {f"{name}.parquet.json": _columns(schema, MEANINGS.get(name, {})) for name, schema in TABLES.items()}
     return made
 
 
@@ -184,11 +214,16 @@ def _line_schema() -> dict[str, Any]:
         {"if": {"properties": {"event": {"const": event}}}, "then": {"required": list(ids)}}
         for event, ids in EVENTS.items()
     ]
+    schema["properties"] |= {name: {"description": words} for name, words in IDS.items()}
     return {**schema, "allOf": conditions}
 
 
-def _columns(schema: pa.Schema) -> dict[str, Any]:
-    columns = [{"name": f.name, "type": str(f.type), "nullable": f.nullable} for f in schema]
+def _columns(schema: pa.Schema, meanings: dict[str, str]) -> dict[str, Any]:
+    columns = [
+        {"name": f.name, "type": str(f.type), "nullable": f.nullable}
+        | ({"description": meanings[f.name]} if f.name in meanings else {})
+        for f in schema
+    ]
     return {"records_version": RECORDS_VERSION, "columns": columns}
 
 

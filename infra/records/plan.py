@@ -11,8 +11,9 @@ class PlannedSample:
     """One sample in a micro-batch.
 
     The step's loss is the sum over its samples of `weight * sum_t(mask * token loss)`: `weight` holds every
-    denominator. `opens_rollout` marks the one sample that counts its rollout in the step's mean. A dummy repeats a row
-    of the table with weight 0, so that every rank runs the same number of micro-batches.
+    denominator. `row` counts from 0 in the table of reward_normalization.json. `opens_rollout` marks the one sample
+    that counts its rollout in the step's mean. A dummy repeats a row of the table with weight 0, so that every rank
+    runs the same number of micro-batches.
     """
 
     row: int
@@ -25,7 +26,7 @@ class PlannedSample:
 
 @dataclass(frozen=True, kw_only=True)
 class MicroBatch:
-    """What one data-parallel rank runs forward and backward at once."""
+    """What one data-parallel rank runs forward and backward at once; `tokens` with prompts, `cost` in any unit."""
 
     samples: tuple[PlannedSample, ...]
     tokens: int

@@ -21,36 +21,56 @@ ROLLOUTS_SCHEMA = pa.schema(
     [
         pa.field("iteration", pa.int32(), nullable=False),
         pa.field("group_index", pa.int64(), nullable=False),
-        pa.field("index", pa.int64(), nullable=False),  # slot of the rollout: unique in the run, seeds its generation
+        pa.field("index", pa.int64(), nullable=False),
         pa.field("rollout_id", pa.int64(), nullable=False),
-        pa.field("sibling", pa.int32(), nullable=False),  # position among the siblings, from 0
-        pa.field("prompt_id", pa.string(), nullable=False),  # row of the source: stable over epochs and runs
+        pa.field("sibling", pa.int32(), nullable=False),
+        pa.field("prompt_id", pa.string(), nullable=False),
         pa.field("epoch", pa.int32(), nullable=False),
-        pa.field("attempt", pa.int32(), nullable=False),  # 1 where the first try of the rollout succeeded
-        pa.field("prompt", pa.string(), nullable=False),  # source text; chat messages as JSON
+        pa.field("attempt", pa.int32(), nullable=False),
+        pa.field("prompt", pa.string(), nullable=False),
         pa.field("label", pa.string()),
         pa.field("response", pa.string(), nullable=False),
-        pa.field("tokens", pa.list_(pa.int32()), nullable=False),  # prompt + response
+        pa.field("tokens", pa.list_(pa.int32()), nullable=False),
         pa.field("response_length", pa.int32(), nullable=False),
-        pa.field("loss_mask", pa.list_(pa.int8()), nullable=False),  # [response_length] of 0/1
+        pa.field("loss_mask", pa.list_(pa.int8()), nullable=False),
         pa.field("status", pa.string(), nullable=False),
         pa.field("remove_sample", pa.bool_(), nullable=False),
-        pa.field("reward", pa.float64()),  # raw reward; null before grading and for rollouts that are not trained
-        pa.field("advantage", pa.float64()),  # null before normalisation
-        pa.field("weight_version", pa.string(), nullable=False),  # version of the weights that generated it
-        pa.field("metadata", pa.string(), nullable=False),  # JSON
+        pa.field("reward", pa.float64()),
+        pa.field("advantage", pa.float64()),
+        pa.field("weight_version", pa.string(), nullable=False),
+        pa.field("metadata", pa.string(), nullable=False),
     ],
     metadata={"fanline.rollouts": str(ROLLOUTS_VERSION)},
 )
+
+ROLLOUTS_MEANINGS = {
+    "index": "slot of the rollout: unique in the run, seeds its generation",
+    "rollout_id": "the same for all siblings of a slot, unique in the run",
+    "sibling": "position among the siblings, from 0",
+    "prompt_id": "row of the source: stable over epochs and runs",
+    "attempt": "from 1: the try of the rollout that succeeded",
+    "prompt": "source text; chat messages as JSON",
+    "tokens": "prompt and response",
+    "response_length": "how many of the tokens, from the end, are the response",
+    "loss_mask": "[response_length] 1 for tokens in the loss, else 0",
+    "status": "completed, truncated, aborted or failed",
+    "remove_sample": "true: neither in the statistics nor in the loss",
+    "reward": "raw, that of its rollout; null before grading and for rollouts that are not trained",
+    "advantage": "one number for all tokens; null before normalisation",
+    "weight_version": "of the weights that generated it",
+    "metadata": "a JSON object",
+}
 
 LOG_PROBS_SCHEMA = pa.schema(
     [
         pa.field("rollout_id", pa.int64(), nullable=False),
         pa.field("sibling", pa.int32(), nullable=False),
-        pa.field("log_probs", pa.list_(pa.float32()), nullable=False),  # [response_length]
+        pa.field("log_probs", pa.list_(pa.float32()), nullable=False),
     ],
     metadata={"fanline.log_probs": str(ROLLOUTS_VERSION)},
 )
+
+LOG_PROBS_MEANINGS = {"log_probs": "[response_length], one for each response token, masked ones too"}
 
 
 PARTIAL_SCHEMA = pa.schema(  # the engine calls of slots that go on in the next iteration

@@ -13,6 +13,9 @@ class StepResult:
     `rollout_terms` are the per-rollout loss terms (before the mean over rollouts), by rollout id. `gradient_norm` is of
     the UNCLIPPED gradient; `gradient`, where asked for, its float32 tensors under Hugging Face names, and then
     `weights_before` the weights that the step started from; None where these are the model's own: in the first step.
+    `weights_digest`, of the weights after the step, is compared for equality only: any digest will do. `clip_fraction`
+    is the share of tokens whose ratio is clipped, `max_ratio_error` the largest |ratio - 1|, `approx_kl` the mean of
+    (old - new) log-prob, all over trained tokens.
     """
 
     iteration: int
@@ -22,8 +25,8 @@ class StepResult:
     gradient_norm: float
     learning_rate: float
     clip_fraction: float
-    max_ratio_error: float  # max |ratio - 1| over trained tokens
-    approx_kl: float  # mean of (old - new) log-prob over trained tokens
+    max_ratio_error: float
+    approx_kl: float
     entropy: float
     tokens: int
     seconds: float
@@ -37,9 +40,10 @@ class TrainedIteration:
     """The result of the training stage of one iteration.
 
     `log_probs` are the trainer's log-probs before the first step (schema LOG_PROBS_SCHEMA); `state` is the manifest of
-    the trainer state to resume from; `weight_version` the version that the engine has to answer with after the sync;
-    `dtype` the type of the parameters that the forward pass has, which says what is rounding. `log_probs_seconds` and
-    `state_seconds` are what the slowest rank took for the log-probs before training, and to publish its state.
+    the trainer state to resume from, of another stack any file; `weight_version` the version that the engine has to
+    answer with after the sync; `dtype` the type of the parameters that the forward pass has, which says what is
+    rounding. `log_probs_seconds` and `state_seconds` are what the slowest rank took for the log-probs before training,
+    and to publish its state.
     """
 
     iteration: int
@@ -82,7 +86,10 @@ class HandOver:
 class SyncResult:
     """One weight sync: the engine's answer, and how far its log-probs of stored sequences are from the trainer's.
 
-    `hand_overs` are those of the iteration, where engine and trainer share GPUs.
+    `max_log_prob_error` is the largest difference between both after the sync, `moved_log_probs` how far the steps of
+    the iteration moved the trainer's: the error has to be far below. `weight_version` is the trainer's,
+    `engine_version` what the engine answers; `weights_digest` is that of training.json. `hand_overs` are those of the
+    iteration, where engine and trainer share GPUs.
     """
 
     iteration: int
@@ -94,7 +101,7 @@ class SyncResult:
     seconds: float
     sequences_compared: int
     max_log_prob_error: float
-    moved_log_probs: float  # how far the iteration's steps moved the same log-probs: the error has to be far below
+    moved_log_probs: float
     hand_overs: tuple[HandOver, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
