@@ -105,7 +105,9 @@ def load_prompt_hooks(
     Raises:
         ConfigurationError: see `load_hook`.
     """
-    named = {(str(own[name]), kind) for own in metadata for name, kind in PROMPT_HOOKS.items() if own.get(name)}
+    named: set[tuple[str, Kind]] = {
+        (str(own[name]), kind) for own in metadata for name, kind in PROMPT_HOOKS.items() if own.get(name)
+    }
     return tuple(load_hook(path, kind, allowed) for path, kind in sorted(named))
 
 

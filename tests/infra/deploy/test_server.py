@@ -27,8 +27,8 @@ class Client:
     def read_deployment_by_name(self, name: str) -> DeploymentResponse:
         if self.active is None:
             raise ObjectNotFound(httpx.HTTPError("404"))
-        schedule = DeploymentSchedule(schedule=CronSchedule(**CRON), active=self.active)
-        return DeploymentResponse(name=name, flow_id=uuid4(), schedules=[schedule])
+        schedule = DeploymentSchedule(schedule=CronSchedule.model_validate(CRON), active=self.active)
+        return DeploymentResponse(name=name, flow_id=uuid4(), schedules=[schedule], labels={})
 
     def create_flow_from_name(self, name: str) -> Any:
         return uuid4()

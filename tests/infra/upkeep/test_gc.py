@@ -87,7 +87,7 @@ def test_folders_of_runs_that_the_store_does_not_have_go_when_they_are_old(folde
         (spool / name / "engine.log").touch()
         (spool / name / "store").write_text("/another/store" if name.endswith("d") else folder.uri)
         for path in (*(spool / name).iterdir(), spool / name):
-            os.utime(path, (now - age * 86_400,) * 2)
+            os.utime(path, (now - age * 86_400, now - age * 86_400))
     (spool / "prefect-server.log").touch()
     runs = stored_runs(folder, spool)
     assert [p.name for p in left_folders(folder, runs, spool, now - 5 * 86_400)] == ["tiny-00000000000a"]
