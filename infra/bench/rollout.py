@@ -144,6 +144,7 @@ class RolloutBench:
                     engine=client,
                     tokenizer=self.tokenizer,
                     attempts=1,
+                    hook_seconds=3600.0,
                     concurrency=size,
                     ledger=ledger,
                 )

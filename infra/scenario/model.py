@@ -95,6 +95,9 @@ class Rollout(Section):
     stop: tuple[str, ...] = Field((), description="texts whose first token ends a generation (kept in the response)")
     concurrency: int = Field(64, ge=1, le=4096, description="rollouts in flight at once")
     attempts: int = Field(2, ge=1, le=10, description="tries of one rollout before its hook counts as failed")
+    hook_deadline_seconds: float = Field(
+        1800, gt=0, description="longest that one call of a generate or reward hook may take, in seconds"
+    )
 
 
 class Evaluation(Section):

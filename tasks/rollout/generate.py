@@ -12,6 +12,7 @@ from infra.hook_loading import Hook
 from infra.ledger import LedgerWriter
 from tasks.rollout.calls import Call, CallSettings, Engine, RolloutCalls, Tokenizer
 from tasks.rollout.contract import Rollout, aborted_reason, siblings_of
+from tasks.rollout.deadline import hook_deadline
 from tasks.rollout.draw import Slot
 from tasks.rollout.partial import Held
 
@@ -26,6 +27,7 @@ class GenerationStage:
         args: the scenario as hooks see it.
         hook_of: the generate hook of a slot.
         attempts: tries of one rollout; a retry starts from the pristine sample.
+        hook_seconds: longest that one try may take.
         holds_back: an aborted rollout is not tried again here: it goes on in the next iteration.
         mask_offpolicy: what a continued rollout goes on from leaves the loss.
         evaluation: what the generate hook is told in its keyword of that name, where it has one.
@@ -40,6 +42,7 @@ class GenerationStage:
     attempts: int
     concurrency: int
     ledger: LedgerWriter
+    hook_seconds: float
     holds_back: bool = False
     mask_offpolicy: bool = False
     evaluation: bool = False
@@ -117,7 +120,8 @@ async def _attempt(slot: Slot, hook: Hook, attempt: int, stage: GenerationStage)
     try:
         with generating_through(calls):
             sample, params = copy.deepcopy(slot.sample), stage.settings.sampling_params()
-            returned = await hook.function(stage.args, sample, params, **keywords)
+            async with hook_deadline(stage.hook_seconds):
+                returned = await hook.function(stage.args, sample, params, **keywords)
     except FanlineError:
         raise
     except Exception as cause:  # a hook is user code: whatever it raises is its failure, told with its ids

@@ -18,16 +18,25 @@ from hooks.sample import Sample
 from infra.errors import ContractViolation, FanlineError, HookFailed
 from infra.hook_loading import Hook
 from tasks.rollout.contract import Rollout
+from tasks.rollout.deadline import hook_deadline
 
 
 @dataclass(frozen=True, kw_only=True)
 class GradingStage:
-    """How an iteration is graded. `hook_of` gives the reward hook of a rollout; `scored_apart` is the scenario's."""
+    """How an iteration is graded.
+
+    Args:
+        args: the scenario as hooks see it.
+        hook_of: the reward hook of a rollout.
+        scored_apart: the scenario's `siblings_scored_apart`.
+        hook_seconds: longest that one call of a reward hook may take.
+    """
 
     args: Any
     hook_of: Callable[[Rollout], Hook]
     scored_apart: bool
     concurrency: int
+    hook_seconds: float
 
 
 async def grade_all(rollouts: Sequence[Rollout], stage: GradingStage) -> None:
@@ -68,7 +77,7 @@ async def _grade(hook: Hook, rollouts: list[Rollout], stage: GradingStage) -> No
     if hook.takes_samples:
         missing = [s for r in rollouts for s in r.siblings if s.reward is None]
         if missing:
-            rewards = await _ask(hook, rollouts, stage.args, missing)
+            rewards = await _ask(hook, rollouts, stage, missing)
             _refuse_other_length(hook, rollouts, missing, rewards)
             for sample, reward in zip(missing, rewards, strict=True):
                 sample.reward = reward
@@ -78,13 +87,14 @@ async def _grade(hook: Hook, rollouts: list[Rollout], stage: GradingStage) -> No
         wanted = rollout.siblings if stage.scored_apart else [] if given else rollout.siblings[-1:]
         for sample in wanted:
             if sample.reward is None:
-                sample.reward = await _ask(hook, [rollout], stage.args, sample)
+                sample.reward = await _ask(hook, [rollout], stage, sample)
 
 
-async def _ask(hook: Hook, rollouts: list[Rollout], args: Any, what: Sample | list[Sample]) -> Any:
+async def _ask(hook: Hook, rollouts: list[Rollout], stage: GradingStage, what: Sample | list[Sample]) -> Any:
     try:
-        answer = hook.function(args, what)
-        return await answer if inspect.isawaitable(answer) else answer
+        async with hook_deadline(stage.hook_seconds):
+            answer = hook.function(stage.args, what)
+            return await answer if inspect.isawaitable(answer) else answer
     except FanlineError:
         raise
     except Exception as cause:  # a hook is user code: whatever it raises is its failure, told with its ids

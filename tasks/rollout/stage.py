@@ -109,6 +109,7 @@ class RolloutStage:
             tokenizer=self.tokenizer,
             attempts=rollout.attempts,
             concurrency=rollout.concurrency,
+            hook_seconds=rollout.hook_deadline_seconds,
             ledger=ledger,
             holds_back=self._holds_back,
             mask_offpolicy=rollout.partial == "mask_offpolicy",
@@ -182,6 +183,7 @@ class RolloutStage:
             hook_of=self._reward_hook,
             scored_apart=rollout.siblings_scored_apart,
             concurrency=rollout.concurrency,
+            hook_seconds=rollout.hook_deadline_seconds,
         )
 
     def _generate_hook(self, slot: Slot) -> Hook:

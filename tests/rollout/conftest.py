@@ -50,7 +50,14 @@ def generation(ledger: LedgerWriter) -> Callable[..., GenerationStage]:
 
     def stage(function: Callable[..., Any], **parts: Any) -> GenerationStage:
         hook = Hook(f"hooks.{function.__name__}", function)
-        given = {"settings": SETTINGS, "engine": FunctionEngine(), "attempts": 2, "concurrency": 8, **parts}
+        given = {
+            "settings": SETTINGS,
+            "engine": FunctionEngine(),
+            "attempts": 2,
+            "concurrency": 8,
+            "hook_seconds": 60.0,
+            **parts,
+        }
         return GenerationStage(args=None, hook_of=lambda slot: hook, tokenizer=BytesTokenizer(), ledger=ledger, **given)
 
     return stage

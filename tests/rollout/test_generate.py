@@ -89,6 +89,26 @@ def test_a_hook_that_keeps_raising_ends_the_stage_with_the_prompts_id(generation
     assert len(events(ledger, "attempt_failed")) == 2
 
 
+def test_a_hook_that_hangs_counts_as_one_that_raised_and_is_tried_again(generation: Stage, ledger: LedgerWriter):
+    async def hangs(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> Sample:
+        if sample.index == 5:
+            await asyncio.Event().wait()
+        return await generate(args, sample, sampling_params)
+
+    words = r"raised in each of 2 .*'row-5'.*it took longer than rollout.hook_deadline_seconds, 0.05 s"
+    with pytest.raises(HookFailed, match=words) as failure:
+        asyncio.run(generate_all([slot(5)], generation(hangs, hook_seconds=0.05)))
+    assert failure.value.ids == ("row-5", 5, 5) and len(events(ledger, "attempt_failed")) == 2
+
+
+def test_a_timeout_of_the_hooks_own_is_told_as_it_is(generation: Stage):
+    async def raises(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> Sample:
+        raise TimeoutError("the tool server took 3 s")
+
+    with pytest.raises(HookFailed, match="TimeoutError: the tool server took 3 s"):
+        asyncio.run(generate_all([slot(0)], generation(raises)))
+
+
 @pytest.mark.parametrize("returned", [None, [], [[Sample()]]])
 def test_a_refused_shape_is_not_retried(returned: Any, generation: Stage, ledger: LedgerWriter):
     async def wrong(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> Any:

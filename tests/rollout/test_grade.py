@@ -31,6 +31,7 @@ def grade(rollouts: list[Rollout], function: Callable[..., Any], *, samples: boo
         hook_of=lambda r: hook,
         scored_apart=apart,
         concurrency=4,
+        hook_seconds=0.2,
     )
     asyncio.run(grade_all(rollouts, stage))
     return [s.reward for r in rollouts for s in r.siblings]
@@ -125,6 +126,14 @@ def test_a_reward_hook_that_raises_is_named_with_the_answer_and_never_a_zero():
 
     with pytest.raises(HookFailed, match=r"hooks.rewards.mine raised for rollout 5 .*'row-5'.*no number in it"):
         grade([rollout(4, 1), rollout(5, 2)][1:], hook)
+
+
+def test_a_hook_that_hangs_ends_the_stage_with_the_ids_of_its_answer():
+    async def hook(args: Any, sample: Sample) -> float:
+        return await asyncio.Event().wait()
+
+    with pytest.raises(HookFailed, match=r"rollout 5 .*'row-5'.*longer than rollout.hook_deadline_seconds, 0.2 s"):
+        grade([rollout(5, 2)], hook)
 
 
 def test_rewards_that_the_generate_hook_set_stand():
