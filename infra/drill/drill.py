@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -119,7 +120,7 @@ def _with_engine(stack: Stack, scene: Scene, folder: Path) -> Iterator[None]:
 
 def _clean(stack: Stack, scene: Scene, folder: Path) -> Row:
     started = time.monotonic()
-    verdict = _run(stack, scene, None, folder, CLEAN, {})
+    verdict, _ = _run(stack, scene, None, folder, CLEAN, {})
     ok = verdict.outcome is Outcome.PASS
     return _row(CLEAN, scene, scene.what, (), (), verdict, ok, "" if ok else f"false alarm: {verdict.message}", started)
 
@@ -129,11 +130,11 @@ def _with_fault(stack: Stack, scene: Scene, fault: Fault, folder: Path) -> Row:
     started, verdict = time.monotonic(), None
     for number, options in enumerate(_forms(fault, stack)):
         try:
-            verdict = _run(stack, scene, fault, folder, f"{fault.name}-{number}", options)
+            verdict, calls = _run(stack, scene, fault, folder, f"{fault.name}-{number}", options)
         except Exception as crash:  # a crash is not a verdict: the fault counts as not caught, the drill goes on
             why = f"caught by a crash only: {type(crash).__name__}: {crash}"
             return _row(fault.name, scene, fault.what, fault.must, fault.may, None, False, why, started)
-        if why := _why_not(fault, verdict):
+        if why := why_not(fault, verdict, calls):
             why = " ".join([why, *(f"({name} {value})" for name, value in options.items())])
             return _row(fault.name, scene, fault.what, fault.must, fault.may, verdict, False, why, started)
     return _row(fault.name, scene, fault.what, fault.must, fault.may, verdict, True, "", started)
@@ -147,7 +148,10 @@ def _forms(fault: Fault, stack: Stack) -> list[dict[str, str]]:
     return [{"tensor": name} for name in sorted(read_weights(stack.model.path))]
 
 
-def _run(stack: Stack, scene: Scene, fault: Fault | None, folder: Path, name: str, options: dict[str, str]) -> Verdict:
+def _run(
+    stack: Stack, scene: Scene, fault: Fault | None, folder: Path, name: str, options: dict[str, str]
+) -> tuple[Verdict, Counter[str]]:
+    """The verdict, and how often each replaced function was called, here and in the ranks."""
     run = Run(
         run_id=f"{scene.name}-{name}",
         scenario=scene.scenario(),
@@ -157,17 +161,25 @@ def _run(stack: Stack, scene: Scene, fault: Fault | None, folder: Path, name: st
     if stack.engine:
         stack.trainer.begin(run, {}, {})
         stack.trainer.push_weights(stack.engine.receivers, "as downloaded")
-    stack.trainer.begin(run, fault.in_the_ranks() if fault else {}, options)
+    stack.trainer.begin(run, fault.replaces if fault else {}, options)
     try:
-        with installed(fault.here() if fault else {}):
-            return run_scene(stack, run)
+        with installed(fault.here() if fault else {}) as calls:
+            verdict = run_scene(stack, run)
     finally:
-        stack.trainer.end()
+        in_the_ranks = stack.trainer.end()
+    calls.update(in_the_ranks)
+    return verdict, calls
 
 
-def _why_not(fault: Fault, verdict: Verdict) -> str:
-    """Why a fault counts as not caught; empty where it was."""
+def why_not(fault: Fault, verdict: Verdict, calls: Mapping[str, int]) -> str:
+    """Why a fault counts as not caught; empty where it was.
+
+    Args:
+        calls: of each replaced function that is counted; where one was never called, green checks say nothing.
+    """
     red = red_checks(verdict)
+    if not red and (idle := [target for target, times in calls.items() if not times]):
+        return f"the replaced function was never called: {', '.join(idle)}"
     if not red:
         return f"missed: the verdict is {verdict.outcome.name}"
     if fault.must and not set(red) & set(fault.must):

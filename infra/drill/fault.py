@@ -5,16 +5,22 @@ processes too. No scenario field, parameter, environment variable or store objec
 """
 
 import contextlib
+import functools
 import importlib
+import inspect
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any
 
 from infra.errors import ConfigurationError
 
 Replacement = Callable[[Any], Any]
 MARK = "__fanline_fault__"
-IN_THE_RANKS = ("infra.megatron.", "megatron.", "tasks.training.loss.")
+IN_THE_RANKS = ("infra.megatron.", "megatron.", "tasks.training.loss.")  # imported there; here only if loaded anyway
+PRODUCT = ("flows", "tasks", "hooks", "infra")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,12 +48,13 @@ class Fault:
     each_tensor: bool = False
 
     def here(self) -> dict[str, str]:
-        """The replacements of this process: what the trainer's ranks run is left out."""
-        return {target: by for target, by in self.replaces.items() if not target.startswith(IN_THE_RANKS)}
+        """The replacements of this process: of what the trainer's ranks import, what is loaded here too."""
+        return {t: by for t, by in self.replaces.items() if not t.startswith(IN_THE_RANKS) or _is_loaded(t)}
 
-    def in_the_ranks(self) -> dict[str, str]:
-        """The replacements of the trainer's processes."""
-        return {target: by for target, by in self.replaces.items() if target.startswith(IN_THE_RANKS)}
+
+def in_a_rank(replaces: Mapping[str, str]) -> dict[str, str]:
+    """The replacements of a trainer's process, asked there: of tasks, hooks and flows, what is loaded."""
+    return {t: by for t, by in replaces.items() if t.startswith((*IN_THE_RANKS, "infra.")) or _is_loaded(t)}
 
 
 def replaces(target: str, *, scene: str = "base", must: tuple[str, ...] = ()) -> Callable[[Replacement], Replacement]:
@@ -104,25 +111,79 @@ def fault_of(path: str, packages: tuple[str, ...]) -> Fault:
 
 
 @contextlib.contextmanager
-def installed(replaces: Mapping[str, str]) -> Iterator[None]:
+def installed(replaces: Mapping[str, str]) -> Iterator[Counter[str]]:
     """Put replacements in place in this process, and take them out again.
+
+    `from x import f` gives a module a name of its own for the function: it is replaced under every name that a loaded
+    module of the product has for it, and taken out of modules that are imported meanwhile too. What holds it otherwise
+    (a registry, a cache, a default) keeps the original.
+
+    Yields:
+        How often each replacement was called so far, by target; one that is not a function (a class) is not counted.
 
     Raises:
         ConfigurationError: a dotted path leads to nothing; names it.
     """
+    calls: Counter[str] = Counter()
     with contextlib.ExitStack() as stack:
         for target, by in replaces.items():
             owner, name = _owner_of(target)
-            original = vars(owner)[name]
-            stack.callback(setattr, owner, name, original)
-            setattr(owner, name, resolved(by)(original))
-        yield
+            original, replacement = vars(owner)[name], resolved(by)
+            faulty = _counted(replacement(original), target, calls)
+            stack.callback(_take_out, faulty, original, _holders(faulty))
+            for holder, held in [(owner, name), *_holders(original, but=replacement.__module__)]:
+                stack.callback(setattr, holder, held, original)
+                setattr(holder, held, faulty)
+        yield calls
+
+
+def _counted(faulty: Any, target: str, calls: Counter[str]) -> Any:
+    if not inspect.isfunction(faulty):
+        return faulty
+    calls[target] = 0
+
+    @functools.wraps(faulty)
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        calls[target] += 1
+        return faulty(*args, **kwargs)
+
+    @functools.wraps(faulty)
+    async def awaited(*args: Any, **kwargs: Any) -> Any:
+        return await counted(*args, **kwargs)
+
+    return awaited if inspect.iscoroutinefunction(faulty) else counted
+
+
+def _holders(value: Any, but: str = "") -> list[tuple[ModuleType, str]]:
+    """The names that loaded modules of the product have for a function or class.
+
+    Args:
+        but: a module that keeps the original.
+    """
+    loaded = [m for path, m in list(sys.modules.items()) if path.partition(".")[0] in PRODUCT and path != but]
+    if not callable(value):
+        return []
+    return [(m, name) for m in loaded for name, held in list(vars(m).items()) if held is value]
+
+
+def _take_out(faulty: Any, original: Any, before: list[tuple[ModuleType, str]]) -> None:
+    """Of modules that were imported after it had been put in, which are all but those that had it `before`."""
+    for holder, name in _holders(faulty):
+        if (holder, name) not in before:
+            setattr(holder, name, original)
 
 
 def resolved(path: str) -> Any:
     """What a dotted path leads to, through modules and classes."""
     owner, name = _owner_of(path)
     return vars(owner)[name]
+
+
+def _is_loaded(path: str) -> bool:
+    """Whether the module of a dotted path is imported already."""
+    parts = path.split(".")
+    known = next((k for k in range(len(parts) - 1, 0, -1) if ".".join(parts[:k]) in sys.modules), 0)
+    return known > 0 and parts[known] in vars(sys.modules[".".join(parts[:known])])
 
 
 def _owner_of(path: str) -> tuple[Any, str]:

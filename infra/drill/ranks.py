@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Mapping
 
 from infra.drill import faults_trainer
-from infra.drill.fault import installed
+from infra.drill.fault import in_a_rank, installed
 from infra.megatron.rank import TrainerRank
 from infra.megatron.trainer import MegatronTrainer
 from infra.ray_cluster import RayCluster
@@ -26,12 +27,14 @@ class DrillRank(TrainerRank):
         faults_trainer.OPTIONS.clear()
         faults_trainer.OPTIONS.update(options, model=str(self.model_ref.path))
         self._faults = contextlib.ExitStack()
-        self._faults.enter_context(installed(replaces))
+        self._calls = self._faults.enter_context(installed(in_a_rank(replaces)))
 
-    def end(self) -> None:
-        """Take the replacements out."""
-        if hasattr(self, "_faults"):
-            self._faults.close()
+    def end(self) -> Counter[str]:
+        """Take the replacements out; gives how often each was called."""
+        if not hasattr(self, "_faults"):
+            return Counter()
+        self._faults.close()
+        return self._calls
 
     def whole_weights(self, key: str) -> ObjectRef | None:
         """Publish the present weights under their Hugging Face names; rank 0 gives the reference."""
@@ -71,9 +74,12 @@ class DrillTrainer(MegatronTrainer):
         self._together("begin", lambda _: (run, dict(replaces), dict(options)), "the beginning of a drill")
         self.run = run
 
-    def end(self) -> None:
-        """Take all replacements out."""
-        self._together("end", lambda _: (), "the end of a drill")
+    def end(self) -> Counter[str]:
+        """Take all replacements out; gives how often each was called, over all ranks."""
+        calls: Counter[str] = Counter()
+        for of_rank in self._together("end", lambda _: (), "the end of a drill"):
+            calls.update(of_rank)
+        return calls
 
     def whole_weights(self, key: str) -> ObjectRef:
         """The present weights, published as safetensors of float32 under their Hugging Face names."""

@@ -27,7 +27,7 @@ def drill(home: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
 
 @pytest.mark.e2e
 def test_faults_of_ones_own_beside_one_of_the_table(tmp_path: Path):
-    names = ("twice_the_loss", "blamed_on_the_wrong_check", "nothing_wrong")
+    names = ("twice_the_loss", "twice_where_defined", "blamed_on_the_wrong_check", "never_called", "nothing_wrong")
     own = [word for name in names for word in ("--hook", f"{OWN}:{name}")]
     code, matrix = drill(tmp_path, "aborted-kept", *own)
     rows = {(row["scene"], row["fault"]): row for row in matrix["rows"]}
@@ -35,11 +35,14 @@ def test_faults_of_ones_own_beside_one_of_the_table(tmp_path: Path):
     aborted = rows["aborted", "aborted-kept"]
     assert aborted["ok"] and aborted["red"] == ["ledger"]
     assert "was generated as aborted and stored as completed" in aborted["reasons"]["ledger"]
-    caught, blamed, harmless = (rows["base", name] for name in names)
-    assert caught["ok"] and caught["red"] == ["loss-oracle"] and "loss term" in caught["reasons"]["loss-oracle"]
+    caught, defined, blamed, idle, harmless = (rows["base", name] for name in names)
+    for row in (caught, defined):
+        assert row["ok"] and row["red"] == ["loss-oracle"] and "loss term" in row["reasons"]["loss-oracle"]
     assert not blamed["ok"] and blamed["why"] == "caught by loss-oracle, and steps is green"
+    assert not idle["ok"]
+    assert idle["why"] == "the replaced function was never called: tasks.rollout.draw.evaluation_slots"
     assert not harmless["ok"] and harmless["why"] == "missed: the verdict is PASS"
-    assert (code, matrix["caught"], matrix["faults"], matrix["false_alarms"]) == (1, 2, 4, 0)
+    assert (code, matrix["caught"], matrix["faults"], matrix["false_alarms"]) == (1, 3, 6, 0)
 
 
 @pytest.mark.e2e

@@ -1,21 +1,26 @@
 """Faults: that the table is whole, that they go in and out again, and that nothing but the drill reaches them."""
 
 import ast
+import asyncio
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import tests.infra.drill.own_faults as own
 from flows.fanout_regression import fanout_regression
 from infra.drill.choose import chosen
-from infra.drill.fault import Fault, fault_of, installed, replaces, resolved
+from infra.drill.drill import why_not
+from infra.drill.fault import Fault, fault_of, in_a_rank, installed, replaces, resolved
 from infra.drill.scene import SCENES, scenes_with
 from infra.drill.table import FAULTS
 from infra.errors import ConfigurationError
+from infra.records.verdict import CheckResult, conclude
 from infra.scenario.load import load
 from infra.settings import Settings
 from tasks.counter_assertion.registry import NAMES
-from tasks.training import plan
+from tasks.training import plan, weights
 
 ROOT = Path(__file__).resolve().parents[3]
 ALLOWED = {"infra/cli.py": "infra.drill_command.", "infra/bench/clean.py": "infra.drill.stage."}  # no fault in there
@@ -54,8 +59,7 @@ def test_a_fault_goes_in_and_out_again():
     before = plan.sample_weights
     with installed({"tasks.training.plan.sample_weights": "infra.drill.faults_data.token_mean"}):
         assert plan.sample_weights is not before
-        weights, _ = plan.sample_weights("rollout", [1, 3], [0, 1], [0, 0])
-        assert weights.tolist() == [0.25, 0.25]
+        assert plan.sample_weights("rollout", [1, 3], [0, 1], [0, 0])[0].tolist() == [0.25, 0.25]
     assert plan.sample_weights is before
 
 
@@ -67,6 +71,60 @@ def test_a_fault_goes_out_when_the_run_fails():
     ):
         raise ZeroDivisionError
     assert plan.sample_weights is before
+
+
+def test_a_fault_goes_in_wherever_a_module_has_the_function_and_its_calls_are_counted():
+    target, before = "tasks.training.weights.sample_weights", weights.sample_weights
+    with installed({target: f"{own.__name__}.twice_the_loss"}) as calls:
+        assert plan.sample_weights is weights.sample_weights is not before
+        assert calls == {target: 0}
+        assert plan.sample_weights("rollout", [1], [0], [0])[0].tolist() == [2.0]
+        assert calls == {target: 1}
+        late = ModuleType("tasks.imported_meanwhile")
+        vars(late)["weigh"] = weights.sample_weights
+        sys.modules[late.__name__] = late
+    assert plan.sample_weights is weights.sample_weights is before
+    assert vars(sys.modules.pop(late.__name__))["weigh"] is before
+
+
+def test_calls_of_a_coroutine_are_counted_too():
+    with installed({"hooks.rewards.exact_match": "infra.drill.faults_rollout.grader_always_zero"}) as calls:
+        assert asyncio.run(resolved("hooks.rewards.exact_match")(None, None)) == 0.0
+    assert calls == {"hooks.rewards.exact_match": 1}
+
+
+def test_a_fault_goes_into_every_process_that_has_the_function():
+    both = Fault(
+        name="f",
+        what="",
+        scene="base",
+        must=(),
+        replaces=dict.fromkeys(
+            (
+                "infra.ledger.LedgerWriter.write",
+                "megatron.core.not_loaded_here.f",
+                "tasks.training.loss.not_loaded_here.f",
+                "tasks.not_loaded_here.f",
+                "tasks.training.plan.make_plan",
+            ),
+            "by",
+        ),
+    )
+    ledger, megatron, loss, unknown, planned = both.replaces
+    assert set(both.here()) == {ledger, unknown, planned}
+    assert set(in_a_rank(both.replaces)) == {ledger, megatron, loss, planned}
+
+
+def test_a_function_that_is_never_called_is_no_hole_in_the_checks():
+    fault, good = fault_of(f"{own.__name__}:twice_the_loss", ("tests",)), _verdict("pass")
+    assert why_not(fault, good, {"a.f": 0, "a.g": 2}) == "the replaced function was never called: a.f"
+    assert why_not(fault, good, {"a.f": 1}) == "missed: the verdict is PASS"
+    assert why_not(fault, _verdict("fail"), {"a.f": 0}) == ""
+
+
+def _verdict(status):
+    names = ("counter", "ledger", "non-vacuity", "loss-oracle")
+    return conclude([CheckResult(name=name, status=status, reason="") for name in names], plumbing_only=False)
 
 
 @pytest.mark.parametrize("path", ["tasks.training.plan.no_such", "no_such.module.f", "tasks.no_such.f.g"])
