@@ -21,6 +21,8 @@ from infra.records.rollouts import (
     PARTIAL_SCHEMA,
     ROLLOUTS_MEANINGS,
     ROLLOUTS_SCHEMA,
+    SYNC_LOG_PROBS_MEANINGS,
+    SYNC_LOG_PROBS_SCHEMA,
     RolloutsRef,
 )
 from infra.records.sources import PROMPTS_SCHEMA, PromptsRef
@@ -112,12 +114,17 @@ RECORDS: dict[str, type] = {
 TABLES: dict[str, pa.Schema] = {
     "rollouts": ROLLOUTS_SCHEMA,
     "log-probs": LOG_PROBS_SCHEMA,
+    "sync-log-probs": SYNC_LOG_PROBS_SCHEMA,
     "held": PARTIAL_SCHEMA,
     "prompts": PROMPTS_SCHEMA,
 }
 
 # What a column holds, where its name does not say it.
-MEANINGS: dict[str, dict[str, str]] = {"rollouts": ROLLOUTS_MEANINGS, "log-probs": LOG_PROBS_MEANINGS}
+MEANINGS: dict[str, dict[str, str]] = {
+    "rollouts": ROLLOUTS_MEANINGS,
+    "log-probs": LOG_PROBS_MEANINGS,
+    "sync-log-probs": SYNC_LOG_PROBS_MEANINGS,
+}
 
 
 @cache

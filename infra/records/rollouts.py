@@ -72,6 +72,25 @@ LOG_PROBS_SCHEMA = pa.schema(
 
 LOG_PROBS_MEANINGS = {"log_probs": "[response_length], one for each response token, masked ones too"}
 
+SYNC_LOG_PROBS_SCHEMA = pa.schema(
+    [
+        pa.field("rollout_id", pa.int64(), nullable=False),
+        pa.field("sibling", pa.int32(), nullable=False),
+        pa.field("engine", pa.list_(pa.float64()), nullable=False),
+        pa.field("trainer", pa.list_(pa.float64()), nullable=False),
+        pa.field("before", pa.list_(pa.float64()), nullable=False),
+        pa.field("after", pa.list_(pa.float64()), nullable=False),
+    ],
+    metadata={"fanline.sync_log_probs": str(ROLLOUTS_VERSION)},
+)
+
+SYNC_LOG_PROBS_MEANINGS = {
+    "engine": "[response_length] in nats, after the sync",
+    "trainer": "[response_length], of the same weights at the engine's temperature",
+    "before": "[response_length], of the weights before the iteration's steps",
+    "after": "[response_length], of those after them, at the same temperature as before",
+}
+
 
 PARTIAL_SCHEMA = pa.schema(  # the engine calls of slots that go on in the next iteration
     [
@@ -115,6 +134,10 @@ def partial_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
 
 def log_probs_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist(list(rows), schema=LOG_PROBS_SCHEMA)
+
+
+def sync_log_probs_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
+    return pa.Table.from_pylist(list(rows), schema=SYNC_LOG_PROBS_SCHEMA)
 
 
 def with_column(table: pa.Table, name: str, values: Sequence[Any] | np.ndarray) -> pa.Table:

@@ -87,7 +87,8 @@ class SyncResult:
     """One weight sync: the engine's answer, and how far its log-probs of stored sequences are from the trainer's.
 
     `max_log_prob_error` is the largest difference between both after the sync, `moved_log_probs` how far the steps of
-    the iteration moved the trainer's: the error has to be far below. `weight_version` is the trainer's,
+    the iteration moved the trainer's: the error has to be far below. `log_probs` are what both are made of (schema
+    SYNC_LOG_PROBS_SCHEMA); without them a reader has the figures alone. `weight_version` is the trainer's,
     `engine_version` what the engine answers; `weights_digest` is that of training.json. `hand_overs` are those of the
     iteration, where engine and trainer share GPUs.
     """
@@ -103,6 +104,7 @@ class SyncResult:
     max_log_prob_error: float
     moved_log_probs: float
     hand_overs: tuple[HandOver, ...] = ()
+    log_probs: ObjectRef | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -65,6 +65,22 @@ def trainable(samples: Iterable[StoredSample]) -> list[StoredSample]:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SyncLogProbs:
+    """One sequence that a weight sync compared (schema SYNC_LOG_PROBS_SCHEMA)."""
+
+    rollout_id: int
+    sibling: int
+    engine: list[float]
+    trainer: list[float]
+    before: list[float]
+    after: list[float]
+
+    @property
+    def key(self) -> Key:
+        return self.rollout_id, self.sibling
+
+
+@dataclass(frozen=True, kw_only=True)
 class LedgerFault:
     """A ledger line that can not be this run's: of another run, written twice, or out of order."""
 
@@ -141,6 +157,11 @@ class IterationEvidence:
     @property
     def sync(self) -> SyncResult:
         return self.parts["sync"]
+
+    @property
+    def sync_log_probs(self) -> tuple[SyncLogProbs, ...] | None:
+        """What the sync's figures are made of; None where the record has the figures alone."""
+        return self.parts.get("sync_log_probs")
 
     @property
     def replay(self) -> Replay:

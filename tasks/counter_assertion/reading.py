@@ -24,6 +24,7 @@ from tasks.counter_assertion.evidence import (
     Key,
     LedgerFault,
     StoredSample,
+    SyncLogProbs,
 )
 
 
@@ -98,7 +99,11 @@ class _Reader:
             parts["plan"] = self.read("plan", i, lambda: record("plan", self.store.read_json(plan), plan.key))
             parts["trainer_log_probs"] = self.read("trainer_log_probs", i, lambda: _log_probs(self.store, trainer))
         if sync:
+            # What is damaged of what it refers to counts as a damaged sync.
+            compared = sync.log_probs
             parts["sync"] = sync
+            if compared:
+                parts["sync_log_probs"] = self.read("sync", i, lambda: _sync_log_probs(self.store, compared))
         # Of one iteration only, where the scenario asks for them: their checks say why there is none.
         parts |= {stage: self._published(run, i, stage, stage) for stage in ("replay", "invariance")}
         parts |= self._evaluation(run, i)
@@ -185,6 +190,11 @@ def _samples(store: ArtifactStore, ref: ObjectRef) -> tuple[StoredSample, ...]:
 def _log_probs(store: ArtifactStore, ref: ObjectRef) -> dict[Key, np.ndarray]:
     rows = table("log-probs", read_table(store, ref), ref.key).to_pylist()
     return {(r["rollout_id"], r["sibling"]): np.asarray(r["log_probs"], dtype=np.float64) for r in rows}
+
+
+def _sync_log_probs(store: ArtifactStore, ref: ObjectRef) -> tuple[SyncLogProbs, ...]:
+    rows = table("sync-log-probs", read_table(store, ref), ref.key).to_pylist()
+    return tuple(SyncLogProbs(**row) for row in rows)
 
 
 def _prompts(store: ArtifactStore, ref: ObjectRef) -> list[dict[str, Any]]:

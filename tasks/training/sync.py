@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from infra.records.rollouts import RolloutsRef, read_table
+from infra.records.rollouts import RolloutsRef, read_table, sync_log_probs_table, write_table
 from infra.records.training import SyncResult, TrainedIteration
 from infra.run import Run
 
@@ -45,6 +45,11 @@ def push_and_compare(
     pushed = trainer.push_weights(engine.receivers, trained.weight_version)
     before = [before_training[keys[r]] for r in rows]
     version, theirs = asyncio.run(_engine_view(engine, sequences))
+    compared = [
+        {"rollout_id": rollout, "sibling": sibling, "engine": e, "trainer": t, "before": b, "after": a}
+        for (rollout, sibling), e, t, b, a in zip([keys[r] for r in rows], theirs, ours, before, after, strict=True)
+    ]
+    key = run.key("iterations", rollouts.iteration, "sync-log-probs-{digest}.parquet")
     return SyncResult(
         iteration=rollouts.iteration,
         weight_version=trained.weight_version,
@@ -57,6 +62,7 @@ def push_and_compare(
         max_log_prob_error=_largest_difference(ours, theirs),
         moved_log_probs=_largest_difference(after, before),
         hand_overs=trainer.turns.made() if trainer.turns is not None else (),
+        log_probs=write_table(run.store, key, sync_log_probs_table(compared)),
     )
 
 

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 from infra.ledger import LedgerWriter
 from infra.records.plan import LeftOut, MicroBatch, PlannedSample, Step, TrainingPlan
 from infra.records.replay import Invariance, Replay, Variant
-from infra.records.rollouts import RolloutsRef, log_probs_table, rollouts_table, write_table
+from infra.records.rollouts import RolloutsRef, log_probs_table, rollouts_table, sync_log_probs_table, write_table
 from infra.records.sources import PROMPTS_SCHEMA, ModelRef, PromptsRef
 from infra.records.training import StepResult, SyncResult, TrainedIteration
 from infra.run import Run
@@ -420,6 +420,9 @@ class PlainLoop:
         after = [self.log_probs(self.policy, r, 1.0) for r in rows]
         seen = [self.log_probs(self.engine, r, 1.0) for r in rows]
         self.version = trained.weight_version
+        columns = {"engine": seen, "trainer": after, "before": before, "after": after}
+        compared = [{**_ids(r), **{name: of[n].tolist() for name, of in columns.items()}} for n, r in enumerate(rows)]
+        key = self.run.key("iterations", i, "sync.parquet")
         return SyncResult(
             iteration=i,
             weight_version=trained.weight_version,
@@ -431,6 +434,7 @@ class PlainLoop:
             sequences_compared=len(rows),
             max_log_prob_error=_largest(after, seen),
             moved_log_probs=_largest(after, before),
+            log_probs=write_table(self.run.store, key, sync_log_probs_table(compared)),
         )
 
 

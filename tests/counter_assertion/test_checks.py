@@ -350,6 +350,47 @@ def test_a_copied_line_of_a_segment_is_named(loop_of):
     assert "written twice" in found["ledger"].reason
 
 
+class SyncSaysItAgrees(WeightsNotSynced):
+    def sync(self, i, rows, trained):
+        return replace(super().sync(i, rows, trained), max_log_prob_error=0.0)
+
+
+class SyncComparesAnother(PlainLoop):
+    def sync(self, i, rows, trained):
+        return super().sync(i, [{**rows[0], "rollout_id": 999}], trained)
+
+
+class SyncStoresNothing(PlainLoop):
+    def sync(self, i, rows, trained):
+        return replace(super().sync(i, rows, trained), log_probs=None)
+
+
+@pytest.mark.parametrize(
+    ("bug", "words"),
+    [
+        (SyncSaysItAgrees, "says that engine and trainer differ by 0, stored log-probs say"),
+        (SyncComparesAnother, "compared (999, 0), which is no sample of this length"),
+    ],
+)
+def test_a_sync_is_not_taken_at_its_word(loop_of, bug, words):
+    found = results(loop_of(bug, **ONE))["weight-sync"]
+    assert found.status == "fail" and words in found.reason
+
+
+def test_a_sync_that_stores_no_log_probs_is_taken_at_its_word(loop_of):
+    found = results(loop_of(SyncStoresNothing, **ONE))["weight-sync"]
+    assert found.status == "pass" and "of 1 only the recorded figures say so" in found.reason
+    assert results(loop_of(run_id="stored", **ONE))["weight-sync"].figures["syncs taken at their word"] == 0
+
+
+def test_stored_log_probs_that_are_gone_are_no_pass(loop_of):
+    loop = loop_of(**ONE)
+    run, model, prompts = loop.go()
+    run.store.remove([key for key in run.store.keys("runs") if key.endswith("sync.parquet")])
+    (found,) = run_checks(read_evidence(run, model, prompts, None), only=("weight-sync",))
+    assert found.status == "infra" and "sync.parquet" in found.reason
+
+
 def test_weights_that_were_not_synced_are_seen_by_the_next_iteration_too(loop_of):
     found = results(loop_of(WeightsNotSynced))
     assert found["weight-sync"].status == "fail"

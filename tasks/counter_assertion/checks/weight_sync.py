@@ -1,12 +1,21 @@
-"""After each sync the engine answers with the new version, and with the log-probs of the trainer's new weights."""
+"""After each sync the engine answers with the new version, and with the log-probs of the trainer's new weights.
+
+How far both are apart is computed from their stored log-probs; a record that says otherwise is red. One that stores
+none is taken at its word, and the result says so.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
 
 from infra.records.verdict import CheckResult
 from tasks.counter_assertion.bounds import bounds_of
-from tasks.counter_assertion.evidence import Evidence, IterationEvidence
+from tasks.counter_assertion.evidence import Evidence, IterationEvidence, SyncLogProbs
 from tasks.counter_assertion.findings import Findings
 
 NAME = "weight-sync"
 NEEDS = ("rollouts", "rollouts_ref", "trained", "sync")
+ROUNDING = 1e-5  # nats between a recorded figure and the same one from stored log-probs, which may be float32
 
 
 def check(evidence: Evidence) -> CheckResult:
@@ -31,21 +40,52 @@ def check(evidence: Evidence) -> CheckResult:
                 f"{where} sent weights {sync.weights_digest[:12]}, trained were {it.trained.weights_digest[:12]}",
                 it.iteration,
             )
-        if not sync.max_log_prob_error <= limit:
+        error, move = _measured(it, where, found)
+        if not error <= limit:
             found.add(
-                f"after {where} engine and trainer log-probs differ by {sync.max_log_prob_error:.3g} on stored ones, "
-                f"allowed is {limit:g} (the steps moved them by {sync.moved_log_probs:.3g})",
+                f"after {where} engine and trainer log-probs differ by {error:.3g} on stored ones, "
+                f"allowed is {limit:g} (the steps moved them by {move:.3g})",
                 it.iteration,
             )
         if sync.sequences_compared == 0:
             found.add(f"{where} compared no sequence", it.iteration)
-        worst, moved = max(worst, sync.max_log_prob_error), [*moved, sync.moved_log_probs]
+        worst, moved = max(worst, error), [*moved, move]
     figures = {"syncs": len(moved), "largest log-prob difference": worst, "allowed": limit}
     figures["least move by training"] = min(moved, default=0.0)
+    figures["syncs taken at their word"] = sum(it.sync_log_probs is None for it in evidence.iterations)
     if not found.words and min(moved, default=0.0) <= limit:
         return _too_small_to_tell(evidence, figures)
     good = f"{len(moved)} syncs: log-probs agree within {worst:.2g}, training moved them by {min(moved):.2g} at least"
+    if words := figures["syncs taken at their word"]:
+        good += f"; of {words} only the recorded figures say so: their log-probs are not stored"
     return found.result(NAME, good, figures)
+
+
+def _measured(it: IterationEvidence, where: str, found: Findings) -> tuple[float, float]:
+    """How far the engine is from the trainer, and how far the steps moved the trainer."""
+    sync, rows = it.sync, it.sync_log_probs
+    if rows is None:
+        return sync.max_log_prob_error, sync.moved_log_probs
+    known = {(s.key, s.response_length) for s in (*it.rollouts, *it.parts.get("normalised", ()))}
+    for row in rows:
+        if {(row.key, len(values)) for values in (row.engine, row.trainer, row.before, row.after)} - known:
+            found.add(f"{where} compared {row.key}, which is no sample of this length", row.rollout_id)
+            return sync.max_log_prob_error, sync.moved_log_probs
+    if len(rows) != sync.sequences_compared:
+        found.add(f"{where} compared {sync.sequences_compared} sequences and stored {len(rows)}", it.iteration)
+    error, move = _largest(rows, "engine", "trainer"), _largest(rows, "before", "after")
+    for what, said, got in (
+        ("engine and trainer differ", sync.max_log_prob_error, error),
+        ("the steps moved log-probs", sync.moved_log_probs, move),
+    ):
+        if not abs(said - got) <= ROUNDING:
+            found.add(f"the record of {where} says that {what} by {said:.3g}, stored log-probs say {got:.3g}")
+    return error, move
+
+
+def _largest(rows: Sequence[SyncLogProbs], one: str, other: str) -> float:
+    apart = [np.abs(np.subtract(getattr(row, one), getattr(row, other))) for row in rows]
+    return float(np.concatenate([np.zeros(0), *apart]).max(initial=0.0))
 
 
 def _generated_with(it: IterationEvidence, version: str | None, older: set[str], found: Findings) -> None:
