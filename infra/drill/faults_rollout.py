@@ -67,10 +67,26 @@ def one_id_for_two_prompts(original: Any) -> Any:
 def labels_of_the_next_prompt(original: Any) -> Any:
     """Every prompt is drawn with the label of the prompt after it."""
 
-    def faulty(scenario: Any, table: Any, iteration: int) -> Any:
-        labels = table["label"].to_pylist()
-        moved = pa.array(labels[1:] + labels[:1], table["label"].type)
-        return original(scenario, table.set_column(table.schema.get_field_index("label"), "label", moved), iteration)
+    return lambda scenario, table, iteration: original(scenario, _of_the_next_row(table, "label"), iteration)
+
+
+def texts_of_the_next_prompt(original: Any) -> Any:
+    """Every prompt is drawn with the text of the prompt after it, under its own id and label."""
+    return lambda scenario, table, iteration: original(scenario, _of_the_next_row(table, "prompt"), iteration)
+
+
+def _of_the_next_row(table: Any, column: str) -> Any:
+    values = table[column].to_pylist()
+    moved = pa.array(values[1:] + values[:1], table[column].type)
+    return table.set_column(table.schema.get_field_index(column), column, moved)
+
+
+def cursor_stands_still(original: Any) -> Any:
+    """Every iteration takes the rows of the first, under group numbers of its own."""
+
+    def faulty(rows: int, prompts: int, iteration: int) -> Any:
+        groups = [group for group, _, _ in original(rows, prompts, iteration)]
+        return [(group, row, epoch) for group, (_, row, epoch) in zip(groups, original(rows, prompts, 0), strict=True)]
 
     return faulty
 

@@ -172,6 +172,20 @@ FAULTS: tuple[Fault, ...] = (
         replaces={"tasks.rollout.stage.draw_slots": f"{ROLLOUT}.labels_of_the_next_prompt"},
     ),
     Fault(
+        name="texts-shifted",
+        what="every prompt has its neighbour's text",
+        scene="base",
+        must=("counter",),
+        replaces={"tasks.rollout.stage.draw_slots": f"{ROLLOUT}.texts_of_the_next_prompt"},
+    ),
+    Fault(
+        name="cursor-stuck",
+        what="every iteration draws the same prompts",
+        scene="later",
+        must=("counter",),
+        replaces={"tasks.rollout.draw.draws": f"{ROLLOUT}.cursor_stands_still"},
+    ),
+    Fault(
         name="grader-always-0",
         what="the grader always answers 0",
         scene="base",

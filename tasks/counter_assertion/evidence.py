@@ -186,6 +186,7 @@ class Evidence:
     Args:
         iterations: one entry for every iteration of the scenario, with the parts that could be read.
         prompts: prompt id to label, from the SOURCE of the data; None where the prompts table is not at hand.
+        prompt_digests: prompt id to sha256 of the prompt's text, from the source too.
         hooks_of_prompts: prompt id to generate hook, of those prompts whose own metadata names one.
         rewards_of_prompts: the same of reward hooks.
         model: the DOWNLOADED weights, which the trainer did not export; None where they are not on this host.
@@ -200,6 +201,7 @@ class Evidence:
     iterations: tuple[IterationEvidence, ...]
     model: ModelRef | None = None
     prompts: Mapping[str, str] | None = None
+    prompt_digests: Mapping[str, str] = field(default_factory=dict)
     hooks_of_prompts: Mapping[str, str] = field(default_factory=dict)
     rewards_of_prompts: Mapping[str, str] = field(default_factory=dict)
     fault: Fault | None = None

@@ -14,7 +14,7 @@ from infra.records.sources import ModelRef, PromptsRef
 from infra.records.training import TrainedIteration
 from infra.records.verdict import Outcome
 from infra.run import Run
-from infra.store import ArtifactStore, ObjectRef
+from infra.store import ArtifactStore, ObjectRef, sha256
 from tasks.counter_assertion.evidence import (
     Absent,
     Event,
@@ -50,6 +50,7 @@ def read_evidence(run: Run, model: ModelRef | None, prompts: PromptsRef | None, 
         iterations=iterations,
         model=model,
         prompts=None if source is None else {row["prompt_id"]: row["label"] for row in source},
+        prompt_digests={row["prompt_id"]: sha256(row["prompt"].encode()) for row in source or []},
         hooks_of_prompts=_hooks_of_prompts(source or [], "generate_function_path"),
         rewards_of_prompts=_hooks_of_prompts(source or [], "custom_rm_path"),
         fault=_as_fact(fault) if fault else None,

@@ -249,9 +249,10 @@ def forget_hooks() -> None:
 
 
 def _drawn(group: Sequence[Slot], hook: Hook) -> dict:
-    first = group[0]
+    first, text = group[0], group[0].sample.prompt
     ids = {"group_index": first.group_index, "prompt_id": first.prompt_id, "epoch": first.epoch}
-    return {**ids, "indices": [slot.index for slot in group], "hook": hook.path}
+    digest = {"prompt_digest": sha256(text.encode())} if isinstance(text, str) else {}
+    return {**ids, **digest, "indices": [slot.index for slot in group], "hook": hook.path}
 
 
 def _held(one: Held) -> dict:

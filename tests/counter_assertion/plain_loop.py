@@ -114,6 +114,13 @@ class PlainLoop:
     def fan_out(self, index: int) -> int:
         return 1 + index % 3
 
+    def row(self, i: int, group: int) -> int:
+        """Of the source."""
+        return group % len(PROMPTS)
+
+    def text(self, prompt_id: str) -> str:
+        return prompt_id
+
     def label(self, prompt_id: str) -> str:
         return PROMPTS[prompt_id]
 
@@ -205,7 +212,7 @@ class PlainLoop:
         return rows
 
     def sample(self, i: int, group: int, index: int, sibling: int) -> dict:
-        rng, prompt_id = random.Random(f"{self.run.scenario.seed}/{index}/{sibling}"), f"row-{group % len(PROMPTS)}"
+        rng, prompt_id = random.Random(f"{self.run.scenario.seed}/{index}/{sibling}"), f"row-{self.row(i, group)}"
         tokens, length = [rng.randrange(VOCABULARY) for _ in range(PROMPT_TOKENS + sibling)], rng.randrange(2, 8)
         first = len(tokens)
         tokens += [rng.randrange(VOCABULARY) for _ in range(length)]
@@ -218,7 +225,7 @@ class PlainLoop:
             "prompt_id": prompt_id,
             "epoch": 0,
             "attempt": 1,
-            "prompt": prompt_id,
+            "prompt": self.text(prompt_id),
             "label": self.label(prompt_id),
             "response": str(sum(tokens[first:]) % 2),
             "tokens": tokens,
@@ -236,6 +243,7 @@ class PlainLoop:
         for r in rows:
             group = groups.setdefault(r["group_index"], {k: r[k] for k in ("group_index", "prompt_id", "epoch")})
             group["hook"] = self.drawn_hook(r["prompt_id"])
+            group["prompt_digest"] = sha256(r["prompt"].encode())
             group["indices"] = [*dict.fromkeys([*group.get("indices", []), r["index"]])]
         slots = {r["index"]: r["group_index"] for r in rows}
         calls = [

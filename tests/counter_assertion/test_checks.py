@@ -350,6 +350,37 @@ def test_a_copied_line_of_a_segment_is_named(loop_of):
     assert "written twice" in found["ledger"].reason
 
 
+class TextsShifted(PlainLoop):
+    def text(self, prompt_id):
+        return f"row-{int(prompt_id.removeprefix('row-')) + 1}"
+
+
+class CursorStuck(PlainLoop):
+    def row(self, i, group):
+        return super().row(i, group - i * self.run.scenario.rollout.prompts)
+
+
+class DrawSaysLess(TextsShifted):
+    def events(self, name, lines):
+        return [{k: v for k, v in line.items() if k not in ("prompt_digest", "epoch")} for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("bug", "words"),
+    [
+        (TextsShifted, "prompt group 0 was drawn with another text than the source's of prompt row-0"),
+        (CursorStuck, "prompt row-0 was drawn twice in epoch 0: as groups 0 and 4"),
+    ],
+)
+def test_other_prompts_than_those_whose_turn_it_is_are_seen(loop_of, bug, words):
+    found = results(loop_of(bug))
+    assert red(found) == {"counter"} and words in found["counter"].reason
+
+
+def test_a_draw_that_says_neither_text_nor_epoch_is_not_compared(loop_of):
+    assert "counter" not in red(results(loop_of(DrawSaysLess, **ONE)))
+
+
 class SyncSaysItAgrees(WeightsNotSynced):
     def sync(self, i, rows, trained):
         return replace(super().sync(i, rows, trained), max_log_prob_error=0.0)

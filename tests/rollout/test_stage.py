@@ -6,6 +6,7 @@ from infra.errors import ConfigurationError, ContractViolation, EngineUnavailabl
 from infra.ledger import read_segment
 from infra.records.rollouts import RolloutsRef, read_table
 from infra.run import Run
+from infra.store import sha256
 from tasks.training.cost import ModelShape
 from tasks.training.plan import make_plan
 from tasks.training.steps import NoFullStep
@@ -89,7 +90,8 @@ def test_equal_runs_give_equal_bytes_in_any_order_of_answers(make_run: MakeRun):
 
 def test_the_ledger_follows_every_id_from_draw_to_reward(make_run: MakeRun):
     run = make_run()
-    ref = run_iteration(run, prompt_rows(3), FunctionEngine())
+    source = prompt_rows(3)
+    ref = run_iteration(run, source, FunctionEngine())
     events = read_segment(run.store, run.run_id, ref.ledger[0])
 
     def of(name: str) -> list[dict]:
@@ -97,6 +99,8 @@ def test_the_ledger_follows_every_id_from_draw_to_reward(make_run: MakeRun):
 
     drawn = [index for e in of("drawn") for index in e["indices"]]
     assert drawn == list(range(16)) and {e["hook"] for e in of("drawn")} == {run.scenario.rollout.generate}
+    texts = {row["prompt_id"]: sha256(row["prompt"].encode()) for row in source}
+    assert all(e["prompt_digest"] == texts[e["prompt_id"]] for e in of("drawn"))
     assert sorted(e["index"] for e in of("called")) == drawn
     keys = [(r["rollout_id"], r["sibling"]) for r in rows_of(run, ref)]
     for name in ("generated", "graded"):

@@ -1,6 +1,8 @@
 """Every drawn slot went through its generate hook exactly once: by ids, not by a count.
 
-Its hook is the scenario's, or the one that the prompt's own metadata names as `generate_function_path`.
+Its hook is the scenario's, or the one that the prompt's own metadata names as `generate_function_path`. Its text is the
+source's of this prompt id, as far as the draw says what it was (hooks may change it later), and a prompt is drawn once
+an epoch: for another prompt's text, or for the same prompts in every iteration, the hook is called just as often.
 A retry is not a second call: it is the next attempt of the same slot after the ledger says why the one before failed.
 A slot that one iteration holds back (partial rollouts) goes through its hook once more in the next, and in no other.
 """
@@ -19,9 +21,12 @@ def check(evidence: Evidence) -> CheckResult:
     """Compare `drawn`, `called` and `attempt_failed` events of every iteration with what the scenario asks for."""
     found, slots, calls, retries = Findings(), 0, 0, 0
     owner: dict[int, int] = {}  # slot -> iteration: a slot is unique in the run
+    rows: dict[tuple[str, int], int] = {}  # (prompt id, epoch) -> group: a prompt is drawn once an epoch
     waiting: dict[int, Event] = {}
     for it in evidence.iterations:
         drawn = _drawn_slots(evidence, it, found)
+        for e in (*it.events("drawn"), *it.events("continued")):
+            _compare_prompt(evidence, e, rows, found)
         for slot in drawn:
             if slot in owner:
                 found.add(f"slot {slot} was drawn in iterations {owner[slot]} and {it.iteration}", slot)
@@ -55,6 +60,17 @@ def _drawn_slots(evidence: Evidence, it: IterationEvidence, found: Findings) -> 
         if e["hook"] != wanted:
             found.add(f"prompt group {e['group_index']} was drawn for {e['hook']}, not for {wanted}", e["group_index"])
     return {slot: e["group_index"] for e in drawn for slot in e["indices"]}
+
+
+def _compare_prompt(evidence: Evidence, e: Event, rows: dict[tuple[str, int], int], found: Findings) -> None:
+    """The text of a drawn prompt, and whether its turn had come; a draw that does not say is not compared."""
+    group, prompt = e["group_index"], e.get("prompt_id")
+    text, source = e.get("prompt_digest"), evidence.prompt_digests.get(prompt)
+    if text and source and text != source:
+        found.add(f"prompt group {group} was drawn with another text than the source's of prompt {prompt}", group)
+    if "epoch" in e and rows.setdefault((prompt, e["epoch"]), group) != group:
+        first = rows[prompt, e["epoch"]]
+        found.add(f"prompt {prompt} was drawn twice in epoch {e['epoch']}: as groups {first} and {group}", first, group)
 
 
 def _continued(it: IterationEvidence, waiting: dict[int, Event], found: Findings) -> dict[int, int]:

@@ -5,7 +5,9 @@ import asyncio
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import tests.infra.drill.own_faults as own
@@ -16,6 +18,7 @@ from infra.drill.fault import Fault, fault_of, in_a_rank, installed, replaces, r
 from infra.drill.scene import SCENES, scenes_with
 from infra.drill.table import FAULTS
 from infra.errors import ConfigurationError
+from infra.records.sources import PROMPTS_SCHEMA
 from infra.records.verdict import CheckResult, conclude
 from infra.scenario.load import load
 from infra.settings import Settings
@@ -38,7 +41,7 @@ def test_a_fault_of_the_table_names_what_is_there(fault: Fault):
 
 
 def test_names_are_unique():
-    assert len({f.name for f in FAULTS}) == len(FAULTS) == 31
+    assert len({f.name for f in FAULTS}) == len(FAULTS) == 33
 
 
 @pytest.mark.parametrize("scene", SCENES.values(), ids=lambda s: s.name)
@@ -91,6 +94,28 @@ def test_calls_of_a_coroutine_are_counted_too():
     with installed({"hooks.rewards.exact_match": "infra.drill.faults_rollout.grader_always_zero"}) as calls:
         assert asyncio.run(resolved("hooks.rewards.exact_match")(None, None)) == 0.0
     assert calls == {"hooks.rewards.exact_match": 1}
+
+
+@pytest.mark.parametrize(("name", "column"), [("texts-shifted", 0), ("labels-shifted", 1)])
+def test_a_shifted_column_leaves_the_others(name: str, column: int):
+    (fault,) = [f for f in FAULTS if f.name == name]
+    rows = [{"prompt_id": f"p{n}", "prompt": f"text {n}", "label": f"{n}", "metadata": "{}"} for n in range(8)]
+    source = pa.Table.from_pylist(rows, schema=PROMPTS_SCHEMA)
+
+    def drawn() -> list[tuple[str, Any, Any]]:
+        slots = resolved("tasks.rollout.stage.draw_slots")(SCENES["base"].scenario(), source, 0)
+        return [(s.prompt_id, s.sample.prompt, s.sample.label) for s in slots]
+
+    true = drawn()
+    with installed(fault.here()):
+        found = drawn()
+    assert [f[0] for f in found] == [t[0] for t in true]
+    assert found[0][1 + column] == ("text 1", "1")[column] and found[0][2 - column] == true[0][2 - column]
+
+
+def test_a_cursor_that_stands_still_draws_the_first_rows_in_new_groups():
+    with installed({"tasks.rollout.draw.draws": "infra.drill.faults_rollout.cursor_stands_still"}):
+        assert resolved("tasks.rollout.draw.draws")(8, 2, 1) == [(2, 0, 0), (3, 1, 0)]
 
 
 def test_a_fault_goes_into_every_process_that_has_the_function():
