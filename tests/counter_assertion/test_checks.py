@@ -8,7 +8,7 @@ from infra.errors import ContractViolation, EngineUnavailable
 from infra.megatron.numeric import NumericFailure
 from infra.records.training import TrainedIteration
 from infra.records.verdict import Outcome, conclude
-from tasks.counter_assertion.checks.non_vacuity import mixed_groups
+from tasks.counter_assertion.checks.non_vacuity import mixed_groups, ratios
 from tasks.counter_assertion.reading import read_evidence
 from tasks.counter_assertion.registry import NAMES, run_checks
 from tasks.training.steps import NoFullStep
@@ -348,6 +348,15 @@ def test_a_copied_line_of_a_segment_is_named(loop_of):
     found = results(loop_of(LineCopied, **ONE))
     assert found["ledger"].status == "fail"
     assert "written twice" in found["ledger"].reason
+
+
+@pytest.mark.parametrize(("largest", "met"), [(0.0, False), (1e-7, False), (5e-6, False), (2e-5, True)])
+def test_rounding_does_not_take_a_later_step_off_its_policy(loop_of, largest, met):
+    evidence = evidence_of(loop_of(**ONE))
+    (it,) = evidence.iterations
+    steps = tuple(replace(s, max_ratio_error=largest if s.step else 0.5) for s in it.trained.steps)
+    one = (replace(it, parts={**it.parts, "trained": replace(it.trained, steps=steps)}),)
+    assert ratios(replace(evidence, iterations=one)).met is met
 
 
 class TextsShifted(PlainLoop):

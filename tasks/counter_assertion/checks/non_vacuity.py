@@ -6,10 +6,12 @@ from typing import Any
 
 from infra.records.verdict import CheckResult
 from tasks.counter_assertion.advantages import SHIPPED, expected_advantages
+from tasks.counter_assertion.checks.on_policy import RATIO_TOLERANCE
 from tasks.counter_assertion.evidence import Evidence, IterationEvidence, trainable
 
 NAME = "non-vacuity"
 NEEDS = ("rollouts", "normalised", "plan", "trained")
+MOVED = 10 * RATIO_TOLERANCE  # what a first step may have from rounding alone does not take a later one off its policy
 RAW_REWARDS = "hooks.normalize.identity"  # the baseline, if there is one, is the iteration's
 
 
@@ -142,8 +144,8 @@ def ratios(evidence: Evidence) -> Condition:
     """A later step of an iteration is off-policy, so that clipping and old log-probs take part."""
     later = [s.max_ratio_error for it in evidence.iterations for s in it.trained.steps if s.step > 0]
     largest = max(later, default=0.0)
-    unmet = f"no step after the first has ratios that leave 1 ({len(later)} later steps)"
-    return Condition(met=largest > 0, unmet=unmet, figures={"largest ratio error of later steps": largest})
+    unmet = f"no step after the first has ratios that leave 1 by more than {MOVED:g} ({len(later)} later steps)"
+    return Condition(met=largest > MOVED, unmet=unmet, figures={"largest ratio error of later steps": largest})
 
 
 CONDITIONS = (
