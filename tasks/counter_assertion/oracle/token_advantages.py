@@ -25,7 +25,14 @@ def token_advantages(
         advantages: of each sample, as the reward normalisation has to leave them.
     """
     tokens = {s.key: _of_sample(s, advantages[s.key], training) for s in samples}
-    return _whitened(tokens) if training.whitens else tokens
+    return _whitened(tokens) if _whitens(training) else tokens
+
+
+def _whitens(training: Training) -> bool:
+    """REINFORCE++ and its variant with a baseline do (section 3 of their paper), unless the scenario says otherwise."""
+    if training.whiten_advantages is not None:
+        return training.whiten_advantages
+    return training.estimator in ("reinforce++", "reinforce++-baseline")
 
 
 def _of_sample(sample: StoredSample, advantage: float, training: Training) -> list[float]:
