@@ -81,6 +81,13 @@ def test_a_later_step_without_its_weights_is_left_out_and_named(loop_of):
     assert result.figures["not compared"] == {"step 1 of iteration 0": "the weights before it are not on record"}
 
 
+def test_steps_behind_the_first_few_are_named(loop_of, monkeypatch):
+    monkeypatch.setattr(loss_oracle, "MOST_STEPS", 1)
+    result = loss_oracle.check(evidence_of(loop_of(rollout=ONE)))
+    assert result.status == "pass" and result.reason.endswith("; not compared: step 1 of iteration 0")
+    assert result.figures["not compared"] == {"step 1 of iteration 0": "behind the first 1 of the published steps"}
+
+
 def test_a_later_step_whose_old_log_probs_are_gone_is_red(loop_of):
     evidence = evidence_of(loop_of(rollout=ONE))
     (it,) = evidence.iterations

@@ -20,7 +20,7 @@ from infra.scenario.model import Scenario
 from tasks.counter_assertion.advantages import SHIPPED
 from tasks.counter_assertion.bounds import bounds_of
 from tasks.counter_assertion.evidence import Evidence, Key, LogProbs, StoredSample, trainable
-from tasks.counter_assertion.findings import Findings
+from tasks.counter_assertion.findings import SHOWN, Findings
 from tasks.counter_assertion.oracle.beside import Compared, gradient, log_probs, ratio, terms
 from tasks.counter_assertion.oracle.expected import OracleBatch, step_batch
 from tasks.counter_assertion.oracle.reference import Before, OtherModel, Reference, compute
@@ -41,32 +41,37 @@ class Outcome:
 
 
 def check(evidence: Evidence) -> CheckResult:
-    """Every step whose gradient is on record, as far as MOST_STEPS."""
+    """Every step whose gradient is on record, as far as MOST_STEPS; the others are named."""
     if reason := _cannot(evidence.scenario):
         return CheckResult(name=NAME, status="not run", reason=reason)
     outcome = Outcome()
     try:
-        for compared in list(_published(evidence))[:MOST_STEPS]:
-            _compare(evidence, compared, outcome)
+        for number, compared in enumerate(_published(evidence)):
+            if number < MOST_STEPS:
+                _compare(evidence, compared, outcome)
+            else:
+                outcome.left_out[compared.where] = f"behind the first {MOST_STEPS} of the published steps"
     except StoreUnavailable as cause:
         return CheckResult(name=NAME, status="infra", reason=f"its evidence can not be read: {cause}")
     if not outcome.steps and not outcome.found.words:
         reason = "; ".join(f"{where}: {why}" for where, why in outcome.left_out.items())
         none = "no gradient was published (training.publish_gradients)"
         return CheckResult(name=NAME, status="not run", reason=reason or none)
-    good = _good(outcome.steps) if outcome.steps else ""
+    good = _good(outcome) if outcome.steps else ""
     return outcome.found.result(NAME, good, _figures(outcome))
 
 
-def _good(steps: list[dict[str, Any]]) -> str:
+def _good(outcome: Outcome) -> str:
+    steps, named = outcome.steps, list(outcome.left_out)
     later = [s["ratio error"] for s in steps if s["ratio error"] > 0]
     moved = f", in {len(later)} of them with ratios up to {max(later):.2g} away from 1," if later else ""
     worst = max(s["largest gradient error"] for s in steps)
     what = "1 step" if len(steps) == 1 else f"{len(steps)} steps"
+    more = f" and {len(named) - SHOWN} more" if len(named) > SHOWN else ""
     return (
         f"loss terms and the unclipped gradient of {what}{moved} equal an independent {steps[0]['dtype']} computation "
         f"(largest relative gradient error {worst:.2g})"
-    )
+    ) + (f"; not compared: {', '.join(named[:SHOWN])}{more}" if named else "")
 
 
 def _figures(outcome: Outcome) -> dict[str, Any]:
