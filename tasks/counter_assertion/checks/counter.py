@@ -64,7 +64,7 @@ def _drawn_slots(evidence: Evidence, it: IterationEvidence, found: Findings) -> 
 
 def _compare_prompt(evidence: Evidence, e: Event, rows: dict[tuple[str, int], int], found: Findings) -> None:
     """The text of a drawn prompt, and whether its turn had come; a draw that does not say is not compared."""
-    group, prompt = e["group_index"], e.get("prompt_id")
+    group, prompt = e["group_index"], str(e.get("prompt_id"))
     text, source = e.get("prompt_digest"), evidence.prompt_digests.get(prompt)
     if text and source and text != source:
         found.add(f"prompt group {group} was drawn with another text than the source's of prompt {prompt}", group)
