@@ -255,6 +255,11 @@ def test_each_bug_turns_its_check_red(loop_of, bug, check, may_be_red_too):
     assert conclude(list(found.values()), plumbing_only=False).outcome is Outcome.REGRESSION
 
 
+def test_a_gradient_that_is_off_by_a_factor_is_said_to_be(loop_of):
+    found = results(loop_of(HalfGradient, **ONE))
+    assert "the whole gradient is 0.5 times the reference's" in found["loss-oracle"].reason
+
+
 def test_a_hook_that_a_prompt_names_as_null_is_the_scenarios(loop_of):
     assert red(results(loop_of(NoHookOfAPrompt, **ONE))) == set()
 

@@ -11,7 +11,7 @@ from infra.records.training import StepResult
 from tasks.counter_assertion.bounds import Bounds
 from tasks.counter_assertion.evidence import Evidence, IterationEvidence, LogProbs, StoredSample
 from tasks.counter_assertion.findings import Findings
-from tasks.counter_assertion.oracle.compare import compare
+from tasks.counter_assertion.oracle.compare import common_factor, compare
 from tasks.counter_assertion.oracle.expected import OracleBatch
 from tasks.counter_assertion.oracle.reference import Reference
 
@@ -104,10 +104,15 @@ def gradient(
         figures[f"rounding of this batch in {rounded.dtype}"] = max(rounding.values())
     for name in error.lacking:
         found.add(f"the gradient of {name} is on one side only", name)
-    for kind, value in sorted(error.by_kind.items(), key=lambda item: -item[1]):
-        allowed = max(limit, min(bounds.rounding_factor * rounding[kind], bounds.rounding_cap))
-        if not value <= allowed:
-            found.add(f"the gradient of {kind} is off by {value:.3g} (relative, allowed {allowed:.2g})", kind)
+    allowed = {
+        kind: max(limit, min(bounds.rounding_factor * rounding[kind], bounds.rounding_cap)) for kind in error.by_kind
+    }
+    off = {kind: value for kind, value in error.by_kind.items() if not value <= allowed[kind]}
+    if off and (factor := common_factor(published, reference.gradient)) is not None:
+        whole = "which no single sample explains: look for a scale or a denominator"
+        found.add(f"the whole gradient is {factor:.6g} times the reference's, {whole}", result.step)
+    for kind, value in sorted(off.items(), key=lambda item: -item[1]):
+        found.add(f"the gradient of {kind} is off by {value:.3g} (relative, allowed {allowed[kind]:.2g})", kind)
     if not norm_error <= max(limit, min(bounds.rounding_factor * norm_rounding, bounds.rounding_cap)):
         found.add(f"the gradient norm is {result.gradient_norm:.6g}, the reference {reference.norm:.6g}", result.step)
     return figures

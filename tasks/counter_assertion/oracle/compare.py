@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+SAME_DIRECTION = 1e-3  # what a common factor leaves over of a gradient that nothing else is wrong with, relative
 NEGLIGIBLE = 1e-6  # a kind whose gradient is this small a part of the largest entry is compared with that part
 
 
@@ -51,6 +52,19 @@ def compare(published: Mapping[str, Tensor], reference: Mapping[str, Tensor]) ->
         worst_error=worst[1],
         lacking=tuple(lacking),
     )
+
+
+def common_factor(published: Mapping[str, Tensor], reference: Mapping[str, Tensor]) -> float | None:
+    """The number that the whole reference has to be multiplied by to be what was published; None where there is none.
+
+    By least squares over all entries: f = <published, reference> / <reference, reference>.
+    """
+    pairs = [(published[name], wanted) for name, wanted in reference.items() if name in published]
+    product = sum(float((got.double() * wanted.double()).sum()) for got, wanted in pairs)
+    square = sum(float(wanted.double().square().sum()) for _, wanted in pairs)
+    factor = product / square if square else 0.0
+    left = sum(float((got.double() - factor * wanted.double()).square().sum()) for got, wanted in pairs)
+    return factor if factor and left <= SAME_DIRECTION**2 * factor**2 * square else None
 
 
 def _largest_difference(a: Tensor, b: Tensor) -> float:
