@@ -61,6 +61,28 @@ def one_rank_not_reduced(original: Any) -> Any:
     return faulty
 
 
+def moments_lost(original: Any) -> Any:
+    """Adam begins anew in every step, as when what was handed over or resumed comes back without its moments."""
+
+    def faulty(self: Any, rollouts: int) -> Any:
+        self.distributed.optimizer.state.clear()
+        return original(self, rollouts)
+
+    return faulty
+
+
+def last_rank_steps_nothing(original: Any) -> Any:
+    """The shard that the last rank's optimizer owns stays as it is."""
+
+    def faulty(self: Any, rollouts: int) -> Any:
+        if torch.distributed.get_rank() == torch.distributed.get_world_size() - 1:
+            for group in self.megatron.param_groups:
+                group["lr"] = 0.0  # until the schedule's next step
+        return original(self, rollouts)
+
+    return faulty
+
+
 def clip_range_ignored(original: Any) -> Any:
     """Ratios are never clipped."""
 

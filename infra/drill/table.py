@@ -267,6 +267,20 @@ FAULTS: tuple[Fault, ...] = (
         replaces={"infra.megatron.core.TrainerCore.reference_weights": f"{TRAINER}.reference_follows_the_policy"},
     ),
     Fault(
+        name="moments-lost",
+        what="the optimizer forgets its moments between steps",
+        scene="later",
+        must=("optimizer",),
+        replaces={"infra.megatron.optimizer.Optimizer.step": f"{TRAINER}.moments_lost"},
+    ),
+    Fault(
+        name="shard-not-stepped",
+        what="one rank's optimizer does not move its shard",
+        scene="later",
+        must=("optimizer",),
+        replaces={"infra.megatron.optimizer.Optimizer.step": f"{TRAINER}.last_rank_steps_nothing"},
+    ),
+    Fault(
         name="micro-batch-scale",
         what="micro-batches are weighed equally, whatever they hold",
         scene="base",

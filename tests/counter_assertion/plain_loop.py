@@ -91,7 +91,14 @@ class PlainLoop:
     def start_over(self) -> None:
         """The policy as it was at the run's beginning, with an optimizer of its own."""
         self.policy.load_state_dict(self.first_weights)
-        self.optimizer = torch.optim.Adam(self.policy.parameters(), lr=self.run.scenario.training.learning_rate)
+        given = self.run.scenario.training
+        matrices = [p for p in self.policy.parameters() if p.dim() > 1]
+        vectors = [p for p in self.policy.parameters() if p.dim() == 1]
+        self.optimizer = torch.optim.AdamW(
+            [{"params": matrices, "weight_decay": given.weight_decay}, {"params": vectors, "weight_decay": 0.0}],
+            lr=given.learning_rate,
+            betas=(given.adam_beta1, given.adam_beta2),
+        )
 
     # What a test may break -------------------------------------------------------------------------------------
 
@@ -372,7 +379,8 @@ class PlainLoop:
         gradient = {n: p.grad.float() for n, p in self.policy.named_parameters() if p.grad is not None}
         norm = sum((g.double() ** 2).sum().item() for g in gradient.values()) ** 0.5
         published = self.publish_gradient(i, step, gradient) if publish else None
-        self.optimizer.step()
+        torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.run.scenario.training.clip_grad)
+        self.update()
         errors = torch.cat(moved)
         return StepResult(
             iteration=i,
@@ -391,6 +399,9 @@ class PlainLoop:
             gradient=published,
             weights_before=self.publish_weights(i, step, weights) if publish and (i or step.index) else None,
         )
+
+    def update(self) -> None:
+        self.optimizer.step()
 
     def publish_gradient(self, i: int, step: Step, gradient: dict[str, torch.Tensor]) -> ObjectRef:
         data = save(gradient)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
 from infra.errors import ContractViolation, EngineUnavailable
 from infra.megatron.numeric import NumericFailure
@@ -168,6 +169,28 @@ class HalfGradient(PlainLoop):
             grad_of(p).mul_(0.5)
 
 
+class OneTensorNotStepped(PlainLoop):
+    def update(self):
+        weights = self.policy.get_parameter("model.layers.1.mlp.up_proj.weight")
+        before = weights.detach().clone()
+        super().update()
+        with torch.no_grad():
+            weights.copy_(before)
+
+
+class RateDoubled(PlainLoop):
+    def update(self):
+        for group in self.optimizer.param_groups:
+            group["lr"] = 2 * self.run.scenario.training.learning_rate
+        super().update()
+
+
+class MomentsLost(PlainLoop):
+    def update(self):
+        self.optimizer.state.clear()
+        super().update()
+
+
 class OneTensorNotReduced(PlainLoop):
     def after_backward(self):
         grad_of(self.policy.get_parameter("model.layers.1.input_layernorm.weight")).mul_(0.9)
@@ -239,6 +262,8 @@ class OtherTokensStored(PlainLoop):
         (MaskShifted, "loss-oracle", set()),
         (HalfGradient, "loss-oracle", set()),
         (OneTensorNotReduced, "loss-oracle", set()),
+        (OneTensorNotStepped, "optimizer", set()),
+        (RateDoubled, "optimizer", set()),
         (LabelsShifted, "rewards", set()),
         (GraderAlwaysZero, "rewards", {"non-vacuity", "weight-sync"}),
         (WeightsNotSynced, "weight-sync", set()),
@@ -253,6 +278,13 @@ def test_each_bug_turns_its_check_red(loop_of, bug, check, may_be_red_too):
     assert found[check].ids or check in ("rewards", "counter")
     assert red(found) <= {check} | may_be_red_too, {n: found[n].reason for n in red(found)}
     assert conclude(list(found.values()), plumbing_only=False).outcome is Outcome.REGRESSION
+
+
+def test_moments_that_are_lost_between_steps_are_the_optimizers(loop_of):
+    four_steps = {**ONE, "training": {"global_batch_size": 4, "weight_decay": 0.1}}
+    assert red(results(loop_of(run_id="clean", **four_steps))) == set()
+    found = results(loop_of(MomentsLost, run_id="lost", **four_steps))
+    assert red(found) == {"optimizer"} and "after step 1 of iteration 0" in found["optimizer"].reason
 
 
 def test_a_gradient_that_is_off_by_a_factor_is_said_to_be(loop_of):
