@@ -100,7 +100,7 @@ def test_the_records_of_a_right_loop_pass(right, model):
     assert (code, verdict["verdict"]) == (0, "PASS"), verdict["message"]
     found = statuses(verdict)
     assert found.pop("invariance") == "not run"  # the loop trains in one shape only
-    assert len(found) == 12 and set(found.values()) == {"pass"}
+    assert len(found) == 13 and set(found.values()) == {"pass"}
 
 
 @pytest.mark.parametrize(

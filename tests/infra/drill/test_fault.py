@@ -41,7 +41,7 @@ def test_a_fault_of_the_table_names_what_is_there(fault: Fault):
 
 
 def test_names_are_unique():
-    assert len({f.name for f in FAULTS}) == len(FAULTS) == 33
+    assert len({f.name for f in FAULTS}) == len(FAULTS) == 35
 
 
 @pytest.mark.parametrize("scene", SCENES.values(), ids=lambda s: s.name)
