@@ -71,18 +71,15 @@ class LedgerWriter:
         try:
             self._file.write("".join(json.dumps(line, sort_keys=True, allow_nan=False) + "\n" for line in lines))
             self._file.flush()
-            if time.monotonic() - self._synced > SYNC_SECONDS:
-                self._sync()
         except OSError as cause:
             raise self._unwritable(cause) from cause
         self._lines += len(lines)
+        if time.monotonic() - self._synced > SYNC_SECONDS:
+            self._sync()
 
     def seal(self, store: ArtifactStore) -> ObjectRef:
         """Publish the segment; the spool file goes away once the store has it."""
-        try:
-            self._sync()
-        except OSError as cause:
-            raise self._unwritable(cause) from cause
+        self._sync()
         self._file.close()
         key = f"runs/{self.run_id}/ledger/{self.iteration:04d}-{self.stage}-{self.writer}.jsonl"
         ref = store.publish_file(key, self.path)
@@ -90,7 +87,10 @@ class LedgerWriter:
         return ref
 
     def _sync(self) -> None:
-        os.fsync(self._file.fileno())
+        try:
+            os.fsync(self._file.fileno())
+        except OSError as cause:
+            raise self._unwritable(cause) from cause
         self._synced = time.monotonic()
 
     def __enter__(self) -> "LedgerWriter":

@@ -185,6 +185,14 @@ class RateDoubled(PlainLoop):
         super().update()
 
 
+class RateOfItsOwn(RateDoubled):
+    """The trainer says truly that it took another rate than the scenario's."""
+
+    def step(self, *args, **kwargs):
+        result = super().step(*args, **kwargs)
+        return replace(result, learning_rate=2 * result.learning_rate)
+
+
 class MomentsLost(PlainLoop):
     def update(self):
         self.optimizer.state.clear()
@@ -264,6 +272,7 @@ class OtherTokensStored(PlainLoop):
         (OneTensorNotReduced, "loss-oracle", set()),
         (OneTensorNotStepped, "optimizer", set()),
         (RateDoubled, "optimizer", set()),
+        (RateOfItsOwn, "optimizer", set()),
         (LabelsShifted, "rewards", set()),
         (GraderAlwaysZero, "rewards", {"non-vacuity", "weight-sync"}),
         (WeightsNotSynced, "weight-sync", set()),

@@ -8,13 +8,13 @@ In float64, with g the gradient scaled down to a norm of `clip_grad` at most, an
 Kingma and Ba 2015, algorithm 1; the decay is decoupled (Loshchilov and Hutter 2019, algorithm 2) and spares vectors.
 Each step starts from its published weights, so that errors do not add up; the moments are the reference's own from the
 run's first step on. A shard that no rank steps, moments that were lost when memory was handed over or a run was
-resumed, and a rate that is not the scenario's are right in every gradient and wrong here.
+resumed, and a rate that is not the scenario's, whatever the trainer says it was, are right in every gradient and wrong
+here.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
 
 import torch
 from safetensors.torch import load
@@ -22,7 +22,6 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from infra.errors import StoreUnavailable
-from infra.records.training import StepResult
 from infra.records.verdict import CheckResult
 from infra.scenario.training import Training
 from tasks.counter_assertion.evidence import Evidence
@@ -44,9 +43,9 @@ def check(evidence: Evidence) -> CheckResult:
         return CheckResult(name=NAME, status="not run", reason=reason)
     found, adam, worst, steps = Findings(), Adam(evidence.scenario.training), 0.0, 0
     try:
-        for where, result, before, after in _moves(evidence):
-            expected = adam.step(before, load(evidence.store.read(_gradient(result))), result.learning_rate)
-            worst = max(worst, _compare(where, before, after, expected, result.learning_rate, found))
+        for where, gradient, before, after in _moves(evidence):
+            expected = adam.step(before, gradient)
+            worst = max(worst, _compare(where, before, after, expected, adam.training.learning_rate, found))
             steps += 1
     except StoreUnavailable as cause:
         return CheckResult(name=NAME, status="infra", reason=f"its evidence can not be read: {cause}")
@@ -67,20 +66,14 @@ def _cannot(evidence: Evidence) -> str | None:
     return None
 
 
-def _gradient(result: StepResult) -> Any:
-    assert result.gradient is not None
-    return result.gradient
-
-
-def _moves(evidence: Evidence) -> Iterator[tuple[str, StepResult, Weights, Weights]]:
-    """Steps with the weights before and after them, from the first on; one without its gradient ends it."""
+def _moves(evidence: Evidence) -> Iterator[tuple[str, Weights, Weights, Weights]]:
+    """Gradients of steps with the weights before and after them, from the first on; one without them ends it."""
     assert evidence.model is not None
     steps = [(it.iteration, step) for it in evidence.iterations for step in it.trained.steps]
-    numbers = [it.iteration for it in evidence.iterations]
+    there = {it.iteration for it in evidence.iterations}
     before: Weights | None = None
     for (iteration, step), (following, then) in pairwise(steps):
-        gap = numbers.index(following) - numbers.index(iteration) != following - iteration
-        if step.gradient is None or then.weights_before is None or gap:
+        if step.gradient is None or then.weights_before is None or not there.issuperset(range(iteration, following)):
             return
         if before is None:
             if iteration or step.step or step.weights_before is not None:
@@ -88,7 +81,7 @@ def _moves(evidence: Evidence) -> Iterator[tuple[str, StepResult, Weights, Weigh
             model = AutoModelForCausalLM.from_pretrained(evidence.model.path, dtype=torch.float32)
             before = {name: parameter.detach() for name, parameter in model.named_parameters()}
         after = load(evidence.store.read(then.weights_before))
-        yield f"step {step.step} of iteration {iteration}", step, before, after
+        yield f"step {step.step} of iteration {iteration}", load(evidence.store.read(step.gradient)), before, after
         before = {name: after.get(name, weights) for name, weights in before.items()}
 
 
@@ -100,7 +93,7 @@ class Adam:
     steps: int = 0
     moments: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
-    def step(self, before: Weights, gradient: Weights, learning_rate: float) -> dict[str, Tensor]:
+    def step(self, before: Weights, gradient: Weights) -> dict[str, Tensor]:
         """The weights after one step, float64, of the tensors that have a gradient."""
         self.steps += 1
         given, (b1, b2) = self.training, (self.training.adam_beta1, self.training.adam_beta2)
@@ -115,7 +108,7 @@ class Adam:
             self.moments[name] = mean, square
             direction = mean / (1 - b1**self.steps) / ((square / (1 - b2**self.steps)).sqrt() + EPSILON)
             decay = given.weight_decay if weights.dim() > 1 else 0.0
-            moved[name] = weights - learning_rate * (direction + decay * weights)
+            moved[name] = weights - given.learning_rate * (direction + decay * weights)
         return moved
 
 
