@@ -8,7 +8,7 @@ from tasks.counter_assertion.advantages import expected_advantages
 from tasks.counter_assertion.checks import loss_oracle
 from tasks.counter_assertion.evidence import StoredSample
 from tasks.counter_assertion.oracle.compare import compare, kind_of
-from tasks.counter_assertion.oracle.reference import _model
+from tasks.counter_assertion.oracle.reference import model_of
 from tests.cases_of import case
 from tests.counter_assertion.conftest import evidence_of
 from tests.counter_assertion.plain_loop import PlainLoop
@@ -71,7 +71,7 @@ def test_a_token_that_a_model_pads_with_has_a_gradient_like_any_other(tmp_path, 
     shutil.copytree(model.path, tmp_path / "model")
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     (tmp_path / "model" / "config.json").write_text(json.dumps({**config, "pad_token_id": 7}))
-    padded = _model(tmp_path / "model", torch.float64)
+    padded = model_of(tmp_path / "model", torch.float64)
     padded(torch.tensor([[3, 7, 5]])).logits.sum().backward()
     assert padded.get_input_embeddings().weight.grad[7].norm() > 0
 

@@ -19,13 +19,13 @@ from itertools import pairwise
 import torch
 from safetensors.torch import load
 from torch import Tensor
-from transformers import AutoModelForCausalLM
 
 from infra.errors import StoreUnavailable
 from infra.records.verdict import CheckResult
 from infra.scenario.training import Training
 from tasks.counter_assertion.evidence import Evidence
 from tasks.counter_assertion.findings import Findings
+from tasks.counter_assertion.oracle.reference import model_of
 
 NAME = "optimizer"
 NEEDS = ("trained", "model")
@@ -78,7 +78,7 @@ def _moves(evidence: Evidence) -> Iterator[tuple[str, Weights, Weights, Weights]
         if before is None:
             if iteration or step.step or step.weights_before is not None:
                 return
-            model = AutoModelForCausalLM.from_pretrained(evidence.model.path, dtype=torch.float32)
+            model = model_of(evidence.model.path, torch.float32)
             before = {name: parameter.detach() for name, parameter in model.named_parameters()}
         after = load(evidence.store.read(then.weights_before))
         yield f"step {step.step} of iteration {iteration}", load(evidence.store.read(step.gradient)), before, after

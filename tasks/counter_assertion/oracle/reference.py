@@ -115,14 +115,13 @@ def compute(
     Raises:
         OtherModel: tokens or weights do not fit this model.
     """
-    transformers_logging.disable_progress_bar()
     dtype = dtype or (torch.float64 if parameters <= FLOAT64_PARAMETERS else torch.float32)
-    model = _model(model_path, dtype)
+    model = model_of(model_path, dtype)
     _refuse_other_tokens(model, batch)
     reference = None
     if before is not None:
         # The policy of a KL is the run's first one, whatever the policy is by now.
-        reference = _model(model_path, dtype) if training.kl_coefficient else None
+        reference = model_of(model_path, dtype) if training.kl_coefficient else None
         model.load_state_dict(_with_tied(model, before.weights))
     told = _Told(batch, edge)
     with _few_threads(parameters), _KeepDouble():
@@ -169,7 +168,9 @@ class _Told:
         self.tokens_at_a_clip += int(at_a_clip(tokens, training, self.edge).sum())
 
 
-def _model(path: Path, dtype: torch.dtype) -> Any:
+def model_of(path: Path, dtype: torch.dtype) -> Any:
+    """The plain transformers model of a folder, for evaluation."""
+    transformers_logging.disable_progress_bar()
     model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="eager").eval()
     # transformers leaves the padding token's embedding without a gradient. Nothing is padded here: where the token
     # occurs (many models pad with their end-of-text token, and a sibling may go on behind one) it is an input like any.
