@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from infra.errors import InfraFault
+from infra.pool.files import alone
 from infra.ports import free_port
 from infra.settings import settings
 from infra.supervisor import stop, supervised
@@ -38,10 +39,15 @@ def prefect_api(log_path: Path, deadline_seconds: float = 120) -> Iterator[str]:
     port = free_port()
     url = f"http://127.0.0.1:{port}/api"
     command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
-    server = supervised([*command, "--no-services"], env={**os.environ, "PREFECT_API_URL": url}, log_path=log_path)
+    with alone(settings().prefect_home / "fanline-start.lock"):  # two that make the database at once break each other
+        server = supervised([*command, "--no-services"], env={**os.environ, "PREFECT_API_URL": url}, log_path=log_path)
+        try:
+            wait_until_healthy(url, server, log_path, deadline_seconds)
+        except BaseException:
+            stop(server, deadline_seconds=15)
+            raise
     os.environ["PREFECT_API_URL"] = url
     try:
-        wait_until_healthy(url, server, log_path, deadline_seconds)
         yield url
     finally:
         _send_what_waits()

@@ -60,6 +60,7 @@ class Settings(BaseSettings):
     engine_labels: Annotated[dict[str, str], NoDecode, BeforeValidator(_labels)] = Field(
         {}, description="labels of the Ray nodes that the engine may run on; without any it runs on the flow's host"
     )
+    prefect_home: Path = Field(Path.home() / ".prefect", validation_alias="PREFECT_HOME")
     prefect_api_url: str | None = Field(None, validation_alias="PREFECT_API_URL")
     hf_endpoint: str | None = Field(None, validation_alias="HF_ENDPOINT")
     hf_offline: bool = Field(False, validation_alias="HF_HUB_OFFLINE")

@@ -12,7 +12,7 @@ from infra.errors import InfraFault
 from infra.pool.inventory import Gpu, Inventory, cuda_environment, usage
 from infra.pool.leases import TOKEN, Lease, LeaseFolder, Waiting
 from infra.pool.line import Claim
-from infra.pool.need import leased_inventory
+from infra.pool.need import leased_inventory, refuse_more_than
 from infra.pool.process import ProcessIdentity
 from infra.scenario.model import Scenario
 from infra.settings import Settings, settings
@@ -47,7 +47,9 @@ def held(claim: Claim, have: Inventory, now: Settings, tell: Tell) -> Iterator[t
         tell: called with words each time that something has changed.
     Raises:
         NoGpus: they were not free within `FANLINE_LEASE_DEADLINE` seconds; says who had them.
+        ConfigurationError: the host does not have as many.
     """
+    refuse_more_than(have, claim.gpus, claim.run, claim.run)
     folder = LeaseFolder(now.lease_dir, free_mib=now.gpu_free_mib)
     lease = _wait(folder, claim, have, now.lease_deadline, tell)
     tell(f"holds {_names(lease.gpus)} of host {have.host}", folder)
@@ -64,7 +66,7 @@ def command_lease(name: str, scenario: Scenario) -> Iterator[None]:
     """The GPUs of a command that starts trainer ranks outside of a run: it stands in the same line as the runs.
 
     Raises:
-        NoGpus: as `held`.
+        NoGpus, ConfigurationError: as `held`.
     """
     now = settings()
     have = leased_inventory(scenario, now)

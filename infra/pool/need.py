@@ -39,11 +39,22 @@ def refuse_too_many_gpus(scenario: Scenario, now: Settings) -> None:
             next_step="Raise `gpus` of the deployment, or lower the parallel sizes of the scenario.",
             ids=[scenario.name],
         )
-    have = leased_inventory(scenario, now)
-    if have is not None and needed > len(have.gpus):
+    if have := leased_inventory(scenario, now):
+        refuse_more_than(have, needed, f"Scenario {scenario.name}", scenario.name)
+
+
+def refuse_more_than(have: Inventory, needed: int, what: str, name: str) -> None:
+    """Refuse what would wait for GPUs that this host does not have.
+
+    Args:
+        what: the scenario, run or command in words; `name` is its id.
+    Raises:
+        ConfigurationError: gives both numbers.
+    """
+    if needed > len(have.gpus):
         raise ConfigurationError(
-            f"Scenario {scenario.name} needs {needed} GPUs, one for each trainer rank, and host {have.host} has "
+            f"{what} needs {needed} GPUs, one for each trainer rank, and host {have.host} has "
             f"{len(have.gpus)}{' logical ones' if have.emulated else ''}.",
-            next_step="Run it where there are enough, or lower the parallel sizes of the scenario.",
-            ids=[scenario.name],
+            next_step="Run it where there are enough, or lower the parallel sizes (training.data_parallel and others).",
+            ids=[name],
         )

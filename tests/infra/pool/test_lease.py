@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from prefect import flow
 
+from infra.errors import ConfigurationError
 from infra.pool.board import artifact_key, artifact_rows, board
 from infra.pool.history import read_history
 from infra.pool.hold import NoGpus, command_lease
@@ -101,6 +102,17 @@ def test_a_command_stands_in_the_same_line_and_says_so(
         assert board(Settings())["free"] == 2  # type: ignore[call-arg]
     assert board(Settings())["free"] == 4  # type: ignore[call-arg]
     assert "fanline: drill holds 2 GPUs (0, 1)" in capsys.readouterr().err
+
+
+def test_a_command_that_needs_more_gpus_than_the_host_has_is_refused_and_does_not_wait(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("FANLINE_LOGICAL_GPUS", "1")
+    with (
+        pytest.raises(ConfigurationError, match=r"drill needs 2 GPUs.* has 1 logical"),
+        command_lease("drill", load("tiny")),
+    ):
+        pass
 
 
 def test_the_board_is_a_table_of_gpus_and_of_the_line(folder: Path, monkeypatch: pytest.MonkeyPatch):
