@@ -11,6 +11,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +30,19 @@ CUDA = torch.cuda.is_available()
 KIND = "cuda" if CUDA else "cpu"
 
 
-def main(gpus: int, parts: list[str], folder: Path) -> None:
-    does: dict[str, Callable[[int, Path], Any]] = {"layouts": layouts, "shape": shape, "kill": kill, "scaling": scaling}
-    found: dict[str, Any] = {"gpus": gpus, "device": KIND}
-    for part in parts:
-        started = time.monotonic()
-        try:
-            found[part] = does[part](gpus, folder / part)
-        except Exception as error:  # the other parts are still worth their device time
-            found[part] = {"error": f"{type(error).__name__}: {error}"}
-        found[part]["seconds"] = round(time.monotonic() - started, 1)
-        print(json.dumps({part: found[part]}), file=sys.stderr, flush=True)
+def parts_of(does: dict[str, Callable[[Path], dict[str, Any]]], arguments: list[str]) -> None:
+    """Runs the parts that the arguments name, and prints what each of them showed; one that fails stops no other."""
+    folders = [a.partition("=")[2] for a in arguments if a.startswith("--folder=")]
+    found: dict[str, Any] = {"device": KIND}
+    with tempfile.TemporaryDirectory() as own:
+        for part in (a for a in arguments if not a.startswith("--")):
+            started = time.monotonic()
+            try:
+                found[part] = does[part](Path(folders[0] if folders else own) / part)
+            except Exception as error:  # the other parts are still worth their device time
+                found[part] = {"error": f"{type(error).__name__}: {error}"}
+            found[part]["seconds"] = round(time.monotonic() - started, 1)
+            print(json.dumps({part: found[part]}), file=sys.stderr, flush=True)
     print(json.dumps(found))
 
 
@@ -61,7 +66,7 @@ def layouts(gpus: int, folder: Path) -> dict[str, Any]:
 
 def shape(gpus: int, folder: Path) -> dict[str, Any]:
     """`compact-short` on Qwen2.5-0.5B's shape with random weights (small on a CPU): engine and rank on each GPU."""
-    model, _ = write_model(folder / "model", KIND, tokenizer=True)
+    model = random_model(folder / "model")
     own = [
         f"model={model}",
         "data=embedded://arithmetic?rows=64",
@@ -85,9 +90,8 @@ def kill(gpus: int, folder: Path) -> dict[str, Any]:
             killed = kill_one_engine(process.pid)
         time.sleep(0.02)
     made = ended(process, folder)
-    left = [p.pid for p in psutil.process_iter(["cmdline"]) if "sglang" in " ".join(p.info["cmdline"] or [])]
     made.pop("store")
-    return {**made, "killed": killed, "left running": left, "gpus held": held()}
+    return {**made, "killed": killed, "left running": left_running(), "gpus held": held()}
 
 
 def scaling(gpus: int, folder: Path) -> dict[str, Any]:
@@ -111,6 +115,12 @@ def scaling(gpus: int, folder: Path) -> dict[str, Any]:
             }
         )
     return {"rows": rows}
+
+
+def random_model(folder: Path) -> Path:
+    """Qwen2.5-0.5B's shape, small on a CPU; made by a process of its own, so that this one holds no GPU."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as other:
+        return other.submit(write_model, folder, KIND, tokenizer=True).result()[0]
 
 
 def memory() -> list[str]:
@@ -176,8 +186,11 @@ def held() -> list[str]:
     return subprocess.run(query, capture_output=True, text=True, check=True).stdout.split("\n")[:-1]
 
 
+def left_running() -> list[int]:
+    """Processes of SGLang that are still there."""
+    return [p.pid for p in psutil.process_iter(["cmdline"]) if "sglang" in " ".join(p.info["cmdline"] or [])]
+
+
 if __name__ == "__main__":
-    arguments = [a for a in sys.argv[1:] if not a.startswith("--folder=")]
-    given = [a.partition("=")[2] for a in sys.argv[1:] if a.startswith("--folder=")]
-    with tempfile.TemporaryDirectory() as own_folder:
-        main(int(arguments[0]), arguments[1:], Path(given[0] if given else own_folder))
+    here, gpus = (layouts, shape, kill, scaling), int(sys.argv[1])
+    parts_of({part.__name__: partial(part, gpus) for part in here}, sys.argv[2:])
