@@ -21,7 +21,7 @@ from tasks.counter_assertion.checks import (
     steps,
     weight_sync,
 )
-from tasks.counter_assertion.evidence import Evidence
+from tasks.counter_assertion.evidence import Absent, Evidence
 
 CHECKS: tuple[ModuleType, ...] = (
     contract,
@@ -60,13 +60,21 @@ def _run(check: ModuleType, evidence: Evidence) -> CheckResult:
         return CheckResult(name=check.NAME, status="not run", reason=absent[0].reason)
     shown = evidence.with_parts(tuple(p for p in check.NEEDS if p not in OF_THE_RUN))
     if check.NEEDS and (not shown.iterations or (missing and not evidence.fault)):
-        reason = "; ".join(dict.fromkeys(a.reason for a in missing)) or "the run has no iterations"
-        return CheckResult(name=check.NAME, status="not run", reason=reason)
+        return CheckResult(name=check.NAME, status="not run", reason=_what_lacks(missing, evidence))
     result: CheckResult = check.check(shown)
     if check.NEEDS and not shown.complete and result.status != "not run":
         which = ", ".join(str(i.iteration) for i in shown.iterations)
         result = replace(result, reason=f"{result.reason} (looked at iteration {which} only: the run ended early)")
     return result
+
+
+def _what_lacks(missing: Sequence[Absent], evidence: Evidence) -> str:
+    """All of it, but of a run that ended early the first: what came after can not be there."""
+    reasons = list(dict.fromkeys(a.reason for a in missing)) or ["the run has no iterations"]
+    if evidence.fault is None:
+        return "; ".join(reasons)
+    later = f", nor did {len(reasons) - 1} after it" if len(reasons) > 1 else ""
+    return f"the run ended early: {reasons[0]}{later}"
 
 
 def _fault_of_the_run(evidence: Evidence) -> list[CheckResult]:

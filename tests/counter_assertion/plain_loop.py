@@ -275,10 +275,10 @@ class PlainLoop:
                 ledger.write_all(name, self.events(name, [line for n, lines in events if n == name for line in lines]))
             return ledger.seal(self.run.store)
 
-    @torch.no_grad()
     def publish_rollouts(self, i: int, rows: list[dict], ledger: tuple[ObjectRef, ...]) -> RolloutsRef:
         store, where = self.run.store, self.run.key("iterations", i)
-        log_probs = [{**_ids(r), "log_probs": self.log_probs(self.engine, r).tolist()} for r in rows]
+        found = self.all_log_probs(self.engine, rows)
+        log_probs = [{**_ids(r), "log_probs": x.tolist()} for r, x in zip(rows, found, strict=True)]
         return RolloutsRef(
             iteration=i,
             table=write_table(store, f"{where}/rollouts.parquet", rollouts_table(rows)),
@@ -299,11 +299,21 @@ class PlainLoop:
             out.append({**row, "advantage": (row["reward"] - x.mean().item()) / (std + 1e-6) if std else 0.0})
         return out
 
-    def log_probs(self, model: Any, row: dict, temperature: float | None = None) -> torch.Tensor:
+    def temperature(self, model: Any) -> float:
+        return self.run.scenario.rollout.temperature
+
+    def log_probs(self, model: Any, row: dict) -> torch.Tensor:
         """[response_length]"""
-        first, scale = len(row["tokens"]) - row["response_length"], temperature or self.run.scenario.rollout.temperature
-        table = (model(torch.tensor([row["tokens"]])).logits[0, first - 1 : -1] / scale).log_softmax(-1)
-        return table.gather(-1, torch.tensor(row["tokens"][first:])[:, None])[:, 0]
+        logits = model(torch.tensor([row["tokens"]])).logits[0]
+        return _of_response(row, logits, self.temperature(model))
+
+    @torch.no_grad()
+    def all_log_probs(self, model: Any, rows: list[dict], temperature: float | None = None) -> list[torch.Tensor]:
+        """[response_length] of each row, in one forward; what is padded comes last, where no token looks."""
+        longest = max(len(r["tokens"]) for r in rows)
+        padded = [r["tokens"] + [0] * (longest - len(r["tokens"])) for r in rows]
+        logits = model(torch.tensor(padded)).logits
+        return [_of_response(r, x, temperature or self.temperature(model)) for r, x in zip(rows, logits, strict=True)]
 
     def plan(self, i: int, rows: list[dict]) -> TrainingPlan:
         rule, steps = self.run.scenario.training, []
@@ -338,8 +348,7 @@ class PlainLoop:
 
     def train(self, i: int, rows: list[dict]) -> TrainedIteration:
         plan = self.plan(i, rows)
-        with torch.no_grad():
-            old = [self.log_probs(self.policy, r) for r in rows]
+        old = self.all_log_probs(self.policy, rows)
         steps = tuple(self.step(i, s, rows, old, publish=i == 0) for s in plan.steps)
         lines: dict[int, list[tuple[str, list[dict]]]] = {}
         for s in plan.steps:
@@ -414,8 +423,7 @@ class PlainLoop:
         """The first iteration once more from the first weights, and its first step with samples in another order."""
         plan = TrainingPlan.from_dict(self.run.store.read_json(trained.plan))
         self.start_over()
-        with torch.no_grad():
-            old = [self.log_probs(self.policy, r) for r in rows]
+        old = self.all_log_probs(self.policy, rows)
         permuted = self.step(0, self.reordered(plan.steps[0]), rows, old, publish=True)
         self.start_over()
         digests = tuple(self.step(0, s, rows, old, publish=False).weights_digest for s in plan.steps)
@@ -432,12 +440,11 @@ class PlainLoop:
     def digest(self) -> str:
         return sha256(b"".join(p.detach().numpy().tobytes() for p in self.policy.parameters()))
 
-    @torch.no_grad()
     def sync(self, i: int, rows: list[dict], trained: TrainedIteration) -> SyncResult:
-        before = [self.log_probs(self.engine, r, 1.0) for r in rows]
+        before = self.all_log_probs(self.engine, rows, 1.0)
         self.copy_weights()
-        after = [self.log_probs(self.policy, r, 1.0) for r in rows]
-        seen = [self.log_probs(self.engine, r, 1.0) for r in rows]
+        after = self.all_log_probs(self.policy, rows, 1.0)
+        seen = self.all_log_probs(self.engine, rows, 1.0)
         self.version = trained.weight_version
         columns = {"engine": seen, "trainer": after, "before": before, "after": after}
         compared = [{**_ids(r), **{name: of[n].tolist() for name, of in columns.items()}} for n, r in enumerate(rows)]
@@ -455,6 +462,12 @@ class PlainLoop:
             moved_log_probs=_largest(after, before),
             log_probs=write_table(self.run.store, key, sync_log_probs_table(compared)),
         )
+
+
+def _of_response(row: dict, logits: torch.Tensor, temperature: float) -> torch.Tensor:
+    first, last = len(row["tokens"]) - row["response_length"], len(row["tokens"])
+    table = (logits[first - 1 : last - 1] / temperature).log_softmax(-1)
+    return table.gather(-1, torch.tensor(row["tokens"][first:])[:, None])[:, 0]
 
 
 class _Ids(TypedDict):

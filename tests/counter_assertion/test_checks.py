@@ -228,8 +228,8 @@ class OneTensorNotSynced(PlainLoop):
 
 
 class TemperatureMissing(PlainLoop):
-    def log_probs(self, model, row, temperature=None):
-        return super().log_probs(model, row, 1.0 if model is self.policy else temperature)
+    def temperature(self, model):
+        return 1.0 if model is self.policy else super().temperature(model)
 
 
 class RankLostTheLastLine(PlainLoop):
@@ -552,6 +552,16 @@ def test_a_fault_before_the_first_rollout_is_infra_and_nothing_else_runs(loop_of
     verdict = conclude(checks, plumbing_only=False)
     assert verdict.outcome is Outcome.INFRA
     assert [c.name for c in checks if c.status != "not run"] == ["EngineUnavailable"]
+
+
+def test_what_a_run_that_ended_early_lacks_is_said_once(loop_of):
+    loop = loop_of()
+    loop.iterate = lambda iteration: None
+    run, model, prompts = loop.go()
+    checks = {c.name: c for c in run_checks(read_evidence(run, model, prompts, EngineUnavailable("The engine ended.")))}
+    reason = checks["steps"].reason
+    assert reason.startswith("the run ended early: stage reward_normalization of iteration 0 left no record (")
+    assert reason.endswith(", nor did 3 after it")
 
 
 def test_a_loss_that_is_not_finite_is_a_regression_by_its_name(loop_of):
