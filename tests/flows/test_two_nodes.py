@@ -3,8 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+from s3fs import S3FileSystem
 
 from infra.chaos.processes import of_home, wait_until
 from infra.chaos.ray_nodes import RayNodes
@@ -17,6 +19,8 @@ from tests.machine_fixture import Machine
 from tests.s3_servers import seaweedfs, using
 
 pytestmark = [getattr(pytest.mark, name) for name in ("e2e", "engine", "trainer", "prefect", "postgres", "s3")]
+
+RECORDS = ("flow_runs", "task_runs", "artifacts", "events", "logs")  # of Prefect; the last 200 of each
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ def test_a_lost_engine_node_is_replaced_by_another_one(
 
 
 def test_a_lost_trainer_node_is_said_and_the_run_goes_on_when_there_is_one_again(
-    start_run: Start, undisturbed: str, hosts: Hosts, tmp_path: Path
+    start_run: Start, undisturbed: str, hosts: Hosts, on_postgres: Machine, tmp_path: Path
 ):
     process = start_slow(start_run, tmp_path, **hosts.environment)
     wait_for_a_rollout(tmp_path)
@@ -82,3 +86,19 @@ def test_a_lost_trainer_node_is_said_and_the_run_goes_on_when_there_is_one_again
     assert again.summary and again.summary["weights_digest"] == undisturbed
     run = Run(run_id=run_id, scenario=load("tiny"), store_uri=hosts.store_uri, spool=tmp_path)
     assert run.finished("training", 0) is not None
+    for name in ("AWS_SECRET_ACCESS_KEY", "RAY_AUTH_TOKEN"):
+        secret = {**hosts.environment, **hosts.nodes.token}[name]
+        said = f"{result} {again}"
+        assert secret not in said and not whereabouts(secret, hosts, on_postgres, tmp_path), name
+
+
+def whereabouts(secret: str, hosts: Hosts, machine: Machine, home: Path) -> list[str]:
+    """Where a secret got to: files of the run and of the nodes, objects in the store, records of Prefect."""
+    folders = (home, hosts.nodes.folder, hosts.nodes.sessions)
+    files = [p for folder in folders for p in folder.rglob("*") if p.is_file() and secret.encode() in p.read_bytes()]
+    fs: Any = S3FileSystem()
+    objects = [key for key in fs.find(BUCKET) if secret.encode() in fs.cat_file(key)]
+    with machine.client() as client:
+        answers = {kind: client.request("POST", f"/{kind}/filter", json={}).text for kind in RECORDS}
+    records = [kind for kind, text in answers.items() if secret in text]
+    return [*map(str, files), *objects, *records]
