@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import ray
 import torch
@@ -23,7 +24,7 @@ from infra.scenario.model import Normalization
 from tasks.counter_assertion.evidence import LogProbs, StoredSample
 from tasks.counter_assertion.oracle.compare import compare
 from tasks.counter_assertion.oracle.expected import step_batch
-from tasks.counter_assertion.oracle.reference import compute
+from tasks.counter_assertion.oracle.reference import Before, compute
 from tasks.reward_normalization.normalize import normalised_advantages
 from tasks.training.cost import ModelShape
 from tasks.training.plan import make_plan
@@ -178,7 +179,7 @@ def run_of(layout: str, folder: Path, change: dict[str, Any]) -> Run:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_the_step_is_the_oracles(
+def test_each_step_is_the_oracles(
     layout: str, variant: str, trainer: MegatronTrainer, engine: LogProbs, tmp_path: Path, model: ModelRef
 ) -> None:
     run = run_of(layout, tmp_path, VARIANTS[variant])
@@ -195,18 +196,27 @@ def test_the_step_is_the_oracles(
     plan = make_plan(read_table(run.store, rollouts.table), scenario, SHAPE, 0)
     start_over(trainer, run)
     key = run.store.publish_json(run.key("plan.json"), plan.to_dict())
-    step = trainer.train(rollouts, key, publish_gradients={0}).steps[0]
-    batch = step_batch(
-        samples,
-        plan.steps[0].rollout_ids,
-        scenario,
-        of_iteration=[k for s in plan.steps for k in s.rollout_ids],
-        engine=engine if scenario.training.uses_engine_log_probs else None,
-    )
-    wanted = compute(model.path, model.parameters, batch, TEMPERATURE, scenario.training)
+    trained = trainer.train(rollouts, key, publish_gradients=set(range(len(plan.steps))))
+    old = {
+        (r["rollout_id"], r["sibling"]): np.array(r["log_probs"])
+        for r in read_table(run.store, trained.log_probs).to_pylist()
+    }
+    assert len(trained.steps) == len(plan.steps) > 1
+    for planned, step in zip(plan.steps, trained.steps, strict=True):
+        batch = step_batch(
+            samples,
+            planned.rollout_ids,
+            scenario,
+            of_iteration=[k for s in plan.steps for k in s.rollout_ids],
+            engine=engine if scenario.training.uses_engine_log_probs else None,
+        )
+        before = step.weights_before and Before(weights=load(run.store.read(step.weights_before)), old=old)
+        assert (before is None) == (step.step == 0)
+        wanted = compute(model.path, model.parameters, batch, TEMPERATURE, scenario.training, before)
 
-    assert step.gradient is not None
-    error = compare(load(run.store.read(step.gradient)), wanted.gradient)
-    assert error.largest < TOLERANCE and not error.lacking, error
-    assert step.rollout_terms == pytest.approx(wanted.terms, rel=1e-5, abs=1e-6 * max(wanted.sizes.values()))
-    assert step.gradient_norm == pytest.approx(wanted.norm, rel=1e-5)
+        assert step.gradient is not None and not wanted.tokens_at_a_clip
+        error = compare(load(run.store.read(step.gradient)), wanted.gradient)
+        assert error.largest < TOLERANCE and not error.lacking, (step.step, error)
+        assert step.rollout_terms == pytest.approx(wanted.terms, rel=1e-5, abs=1e-6 * max(wanted.sizes.values()))
+        assert step.gradient_norm == pytest.approx(wanted.norm, rel=1e-5)
+    assert max(step.max_ratio_error for step in trained.steps) > scenario.training.clip_high
