@@ -51,7 +51,11 @@ class Settings(BaseSettings):
     pool: str | None = Field(None, description="work pool of this process; a worker sets it for its runs")
     gpus: int | None = Field(None, ge=0, description="GPUs that the deployment of this run asks for; set by a worker")
     lease_priority: int = Field(100, ge=0, description="place in the line for GPUs, 1 first; set by a worker")
-    tight_memory: bool = Field(False, description="the engine takes at most 0.6 of a GPU's memory; set by a worker")
+    tight_memory: bool = Field(
+        False,
+        validation_alias=AliasChoices("FANLINE_TIGHT_MEMORY", "SLIME_TEST_TIGHT_DEVICE_MEMORY"),
+        description="the engine takes at most 0.6 of a GPU's memory; set by a worker",
+    )
     cuda_visible_devices: str | None = Field(None, validation_alias="CUDA_VISIBLE_DEVICES")
     ray_address: str | None = Field(None, validation_alias=AliasChoices("RAY_ADDRESS", "FANLINE_RAY_ADDRESS"))
     trainer_labels: Annotated[dict[str, str], NoDecode, BeforeValidator(_labels)] = Field(

@@ -11,7 +11,8 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[reportPrivateImportUsage]
 from torch.distributed.distributed_c10d import Backend, _new_process_group_helper, _world
 
-from infra.megatron.weights import PUSH_SECONDS, Named, Receiver, post
+from infra.megatron.reports import PUSH_SECONDS
+from infra.megatron.weights import Named, Receiver, post
 from infra.sglang.address import ServerAddress
 
 LIMIT = datetime.timedelta(seconds=PUSH_SECONDS)
@@ -53,7 +54,12 @@ class Broadcast:
             "weight_version": version,
         }
         path = "/update_weights_from_distributed"
-        _beside([(server, path, payload) for server in servers], lambda: self._send(named))
+        try:
+            _beside([(server, path, payload) for server in servers], lambda: self._send(named))
+        except BaseException:
+            if self.backend == "nccl":  # its kernels would wait for the member that is gone, and the trainer for them
+                self._group.abort()
+            raise
         self._servers = known
 
     @property

@@ -121,9 +121,9 @@ class TrainerCore:
         return gather(self.model, parameters_of(self.model), self.shape)
 
     def whole_digest(self) -> str:
-        """The digest of the weights on rank 0, nothing on the others: hashing once is enough."""
+        """The digest of the weights, on one rank of each replica of the model; nothing on the others."""
         weights = self.whole_weights()
-        return digest(weights) if self.place.rank == 0 else ""
+        return digest(weights) if self.place.tensor == self.place.pipeline == 0 else ""
 
 
 def _memory() -> DeviceMemory:

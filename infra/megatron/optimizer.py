@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import megatron.core.optimizer as optimizers
 import torch
 from megatron.core.distributed import DistributedDataParallel
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
@@ -56,6 +57,9 @@ class Optimizer:
         self.wrapped = wrapped
         self.own_master_parts = device.dtype != torch.float32
         self._pinned: dict[tuple[int, str], Tensor] = {}
+        # Where Transformer Engine or Apex is installed Megatron takes their Adam, which keeps its step elsewhere: a
+        # resumed run would start over with the correction for the first steps.
+        optimizers.USING_PYTORCH_OPTIMIZER = True
         with cuda_type_names():
             chained: Any = get_megatron_optimizer(config, [*wrapped])
         (self.distributed,) = chained.chained_optimizers

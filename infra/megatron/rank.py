@@ -174,11 +174,13 @@ class TrainerRank:
 
         started = time.monotonic()
         weights, sent = self.core.whole_weights(), None
-        if receivers or self.rank == 0:
-            sent = push(weights, receivers, version, self._transport())
-            sent = replace(sent, seconds=time.monotonic() - started)
-        del weights
-        self.core.forget_copies()
+        try:
+            if receivers or self.rank == 0:
+                sent = push(weights, receivers, version, self._transport())
+                sent = replace(sent, seconds=time.monotonic() - started)
+        finally:
+            del weights
+            self.core.forget_copies()
         return sent
 
     def _transport(self) -> Transport:

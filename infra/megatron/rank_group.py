@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import ActorDiedError, RayActorError, RayError, RayTaskError
+from ray.exceptions import ActorDiedError, RayActorError, RayError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -24,6 +24,8 @@ from infra.ray_cluster import ROOT, RayCluster, signals_heard
 LOOK_SECONDS = 1.0
 GRACE_SECONDS = 5.0  # after one rank's error, for a dead peer to be noticed: its neighbours see a closed socket first
 PLACEMENT_SECONDS = 60.0
+GONE_SECONDS = 10.0
+OUT_OF_MEMORY = "out of memory"  # in the words of PyTorch's allocator, of CUDA and of NCCL
 SHARED_MEMORY = Path("/dev/shm")
 
 Arguments = Callable[[int], tuple[Any, ...]]
@@ -121,9 +123,12 @@ class RankGroup:
             done, pending = ray.wait(call.answers, num_returns=len(call.answers), timeout=LOOK_SECONDS / 10)
             found = [(call.answers.index(answer), _error_of(answer)) for answer in done]
             errors = sorted([(rank, error) for rank, error in found if error], key=lambda e: e[0])
-            for _, error in errors:
-                if isinstance(error, RayTaskError) and isinstance(error.cause, FanlineError):
-                    raise error.cause
+            for rank, error in errors:
+                cause = getattr(error, "cause", None)
+                if isinstance(cause, FanlineError):
+                    raise cause
+                if OUT_OF_MEMORY in str(cause).lower():
+                    raise self._out_of_memory(rank, call.what, cause) from error
             dead = [rank for rank, error in errors if isinstance(error, RayActorError)]
             if dead or not pending or time.monotonic() > deadline:
                 break
@@ -142,10 +147,22 @@ class RankGroup:
             if self.bundles is not None:
                 remove_placement_group(self.bundles)
         self.actors, self.bundles = [], None
-        for rank in (place for place in self.places if place.host == own_address()):
+        own = [place for place in self.places if place.host == own_address()]
+        deadline = time.monotonic() + GONE_SECONDS  # Ray kills behind our back, and others want the memory
+        while any(Path(f"/proc/{rank.process}").exists() for rank in own) and time.monotonic() < deadline:
+            time.sleep(LOOK_SECONDS / 50)
+        for rank in own:
             for block in SHARED_MEMORY.glob(f"torch_{rank.process}_*"):
                 block.unlink(missing_ok=True)
         self.places = []
+
+    def _out_of_memory(self, rank: int, what: str, cause: object) -> TrainerUnavailable:
+        said = str(cause).strip().splitlines()[0][:400]
+        return TrainerUnavailable(
+            f"Rank {rank} of the trainer of run {self.run_id} ran out of memory during {what}: {said}",
+            next_step="Lower training.max_tokens_per_gpu, say training.recompute true, or use more ranks.",
+            ids=[self.run_id, rank],
+        )
 
     def _unavailable(self, what: str, ranks: Sequence[int]) -> TrainerUnavailable:
         return TrainerUnavailable(

@@ -12,6 +12,8 @@ from infra.records.plan import Step
 from infra.records.training import StepResult
 from infra.store import ObjectRef
 
+PUSH_SECONDS = 120.0  # that one engine may take for its weights
+
 
 @dataclass(frozen=True)
 class DeviceMemory:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Self
 from infra.errors import ConfigurationError, TrainerUnavailable
 from infra.megatron.device import actor_environment, dtype_name, resolve
 from infra.megatron.layout import Layout
+from infra.megatron.numeric import ReplicasDiffer
 from infra.megatron.rank import TrainerRank
 from infra.megatron.rank_group import RankGroup, Waiting
-from infra.megatron.reports import DeviceMemory, PushResult, RankIteration, combine
+from infra.megatron.reports import PUSH_SECONDS, DeviceMemory, PushResult, RankIteration, combine
 from infra.nodes import own_address
 from infra.ray_cluster import RayCluster
 from infra.records.plan import TrainingPlan
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 STATE_VERSION = 1
 START_SECONDS = 300.0
+HAND_OVER_SECONDS = 300.0
 
 
 class MegatronTrainer:
@@ -83,6 +85,7 @@ class MegatronTrainer:
         Raises:
             TrainerUnavailable: a rank died or took longer than the scenario's deadline; names rank and iteration.
             NumericFailure: a loss or gradient is not finite; names step and rollouts.
+            ReplicasDiffer: data-parallel ranks hold different weights after a step; names the step and the ranks.
         """
         record = self._own_plan(plan)
         if self.turns is not None:
@@ -91,6 +94,7 @@ class MegatronTrainer:
         reports: list[RankIteration] = self._together(
             "train", lambda _: (rollouts, plan, asked), f"iteration {rollouts.iteration}"
         )
+        _refuse_replicas_that_differ(rollouts.iteration, reports)
         by_step = zip(*(r.steps for r in reports), strict=True)
         steps = tuple(combine(rollouts.iteration, s, ranks) for s, ranks in zip(record.steps, by_step, strict=True))
         digest = steps[-1].weights_digest
@@ -147,12 +151,16 @@ class MegatronTrainer:
         self.wait_ready()
         with self.turns.for_generation() if self.turns is not None else contextlib.nullcontext():
             shares = self._shares(receivers)
-            sent = self._together("push_weights", lambda r: (shares[r], version), f"the push of weights {version}")
-        return replace(sent[0], seconds=max(one.seconds for one in sent if one is not None))
+            what, seconds = f"the push of weights {version}", PUSH_SECONDS * (1 + len(receivers))
+            sent = self._together("push_weights", lambda r: (shares[r], version), what, seconds)
+        made = [one for one in sent if one is not None]
+        digests = ",".join(dict.fromkeys(one.digest for one in made))  # one, where all sent the same
+        return replace(made[0], seconds=max(one.seconds for one in made), digest=digests)
 
     def memory_of_ranks(self, do: str) -> list[DeviceMemory]:
         """What `give_back_memory` or `take_memory` says of each rank's GPU; nothing of ranks without one."""
-        return [memory for memory in self._together(do, lambda _: (), do.replace("_", " ")) if memory is not None]
+        said = self._together(do, lambda _: (), do.replace("_", " "), HAND_OVER_SECONDS)
+        return [memory for memory in said if memory is not None]
 
     def _shares(self, receivers: Sequence[Receiver]) -> list[list[Receiver]]:
         """Whom each rank sends to: the server on its own GPU, and rank 0 all others (with a folder or group, all)."""
@@ -176,9 +184,10 @@ class MegatronTrainer:
         if self.turns is not None:
             self.turns.for_training()
         shards = [ObjectRef.from_dict(s["ref"]) for s in manifest["shards"]]
-        digest = self._together(
+        loaded = self._together(
             "load_state", lambda rank: (shards[rank], manifest["rollouts_seen"]), f"loading {state.key}"
-        )[0]
+        )
+        digest = ",".join(dict.fromkeys(filter(None, loaded)))  # one, where all replicas are the same
         if digest != manifest["weights_digest"]:
             raise TrainerUnavailable(
                 f"After loading {state.key} the weights have digest {digest[:12]}, the state is of "
@@ -205,10 +214,11 @@ class MegatronTrainer:
             )
         return record
 
-    def _together(self, method: str, arguments: Any, what: str) -> list[Any]:
+    def _together(self, method: str, arguments: Any, what: str, seconds: float | None = None) -> list[Any]:
+        """All ranks' answers; they may take `seconds`, by default as long as an iteration."""
         self.wait_ready()
         call = self.ranks.call(method, arguments, what)
-        return self.ranks.wait(call, self.run.scenario.training.deadline_seconds)
+        return self.ranks.wait(call, seconds or self.run.scenario.training.deadline_seconds)
 
     def _data_rank(self, rank: int) -> int:
         inner = self.layout.tensor * self.layout.context
@@ -254,3 +264,11 @@ class MegatronTrainer:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self.stop()
+
+
+def _refuse_replicas_that_differ(iteration: int, reports: Sequence[RankIteration]) -> None:
+    """Raises ReplicasDiffer where replicas of the model, which took the same step, have other weights after it."""
+    for step in zip(*(report.steps for report in reports), strict=True):
+        digests = {rank: one.weights_digest for rank, one in enumerate(step) if one.weights_digest}
+        if len(set(digests.values())) > 1:
+            raise ReplicasDiffer.of(iteration, step[0].step, digests)

@@ -27,13 +27,12 @@ from infra.megatron.config import ModelShape
 from infra.megatron.convert import to_huggingface
 from infra.megatron.groups import pipeline_group
 from infra.megatron.model import ModelParts
-from infra.megatron.reports import PushResult
+from infra.megatron.reports import PUSH_SECONDS, PushResult
 from infra.settings import visible_devices
 from infra.sglang.address import ServerAddress
 from infra.sglang.load_weights import LOADER, packed
 from infra.weights_digest import digest
 
-PUSH_SECONDS = 120.0
 PART_BYTES = 2**30
 OBJECT_BYTES = 256 * 2**20  # of a part that goes by way of Ray's object store
 

@@ -84,7 +84,7 @@ def usage() -> dict[str, Usage]:
     """Memory and processes of each of NVIDIA's GPUs, by id."""
     pids: dict[str, list[int]] = {}
     for pid, uuid in _ask("--query-compute-apps=pid,gpu_uuid"):
-        pids.setdefault(uuid, []).append(int(pid))
+        pids.setdefault(uuid, []).append(int(pid) if pid.isdigit() else 0)  # some containers do not see the number
     used = _ask("--query-gpu=uuid,memory.used")
     return {uuid: Usage(used_mib=int(mib), pids=tuple(sorted(pids.get(uuid, ())))) for uuid, mib in used}
 

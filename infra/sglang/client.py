@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, Protocol, Self
 
 import aiohttp
@@ -12,6 +13,7 @@ import orjson
 from infra.errors import EngineUnavailable, RequestRefused
 
 CONNECT_SECONDS = 10.0
+SETTLE_SECONDS = 30.0
 # The server closes a connection that was idle for 5 s: ours are given up before, so that no request meets a closed one.
 KEEP_ALIVE_SECONDS = 3.0
 PREFILL_SEQUENCES, PREFILL_TOKENS = 32, 8192
@@ -53,6 +55,7 @@ class Client(Protocol):
 
     async def prefill_log_probs(self, sequences: Sequence[tuple[Sequence[int], int]]) -> list[list[float]]: ...
     async def weight_version(self) -> str: ...
+    async def settle(self) -> None: ...
 
 
 class EngineClient:
@@ -62,6 +65,7 @@ class EngineClient:
         request_deadline_seconds: longest that the server may stay silent on one request once it was sent.
         concurrency: connections at once; further requests wait for one.
         headers: sent with every request, for a server that asks for a key.
+        log_path: of the server, for messages.
     Raises (every method):
         EngineUnavailable: the server does not answer, breaks off, or answers with a 5xx status.
         RequestRefused: the server answers with a 4xx status.
@@ -73,9 +77,10 @@ class EngineClient:
         request_deadline_seconds: float,
         concurrency: int = 64,
         headers: Mapping[str, str] | None = None,
+        log_path: Path | None = None,
     ):
         self.url, self.deadline, self.concurrency = url, request_deadline_seconds, concurrency
-        self.headers = dict(headers or {})
+        self.headers, self.log = dict(headers or {}), log_path or "the engine's log"
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -148,6 +153,20 @@ class EngineClient:
         """Forget cached prefixes; refused while requests are running."""
         await self._request("POST", "/flush_cache", {})
 
+    async def settle(self, seconds: float = SETTLE_SECONDS) -> None:
+        """End requests that nobody waits for any more, of a hook that gave up on them, and return when none runs.
+
+        With one still running, SGLang ends where it is asked for its memory or given other weights.
+
+        Raises:
+            EngineUnavailable: some ran on for `seconds`.
+        """
+        await self.abort_all()
+        try:
+            await self._request("POST", f"/flush_cache?timeout={seconds:g}", {})
+        except RequestRefused as refused:
+            raise self._unavailable("POST", "/flush_cache", f"requests run on for {seconds:g} s") from refused
+
     async def abort_all(self) -> None:
         """End all generations that are running; each returns what it has, with finish reason `abort`."""
         await self._request("POST", "/abort_request", {"abort_all": True})
@@ -190,7 +209,7 @@ class EngineClient:
     def _unavailable(self, method: str, path: str, what: str) -> EngineUnavailable:
         return EngineUnavailable(
             f"{method} {self.url}{path}: {what}.",
-            next_step="Look at the end of the engine's log for why the server is gone or busy.",
+            next_step=f"Look at the end of {self.log} for why the server is gone or busy.",
             ids=[self.url],
         )
 

@@ -136,7 +136,8 @@ class SGLangEngine(ServingEngine):
     def client(self, concurrency: int | None = None) -> EngineClient:
         """A client for one event loop, to be used as `async with engine.client() as client`."""
         deadline = self.settings.request_deadline_seconds
-        return EngineClient(self.url, deadline, concurrency or self.concurrency, headers=self._address.headers)
+        most, headers = concurrency or self.concurrency, self._address.headers
+        return EngineClient(self.url, deadline, most, headers, self.log_path)
 
     @property
     def released(self) -> bool:
@@ -144,11 +145,12 @@ class SGLangEngine(ServingEngine):
         return bool(self._asleep)
 
     def release(self) -> None:
-        """Give the GPU's memory back, weights and cache; no request may be running.
+        """Give the GPU's memory back, weights and cache. Requests that still run are ended.
 
         Raises:
             EngineUnavailable: the server does not answer.
         """
+        self.settle()
         asyncio.run(self._ask(lambda client: client.release_memory(MEMORY_PARTS)))
         self._asleep = set(MEMORY_PARTS)
 

@@ -97,5 +97,7 @@ def server_environment(
             "TORCHDYNAMO_DISABLE": "1",
             "OMP_WAIT_POLICY": "PASSIVE",
         }
+    # Trainer ranks load on the same GPUs meanwhile: that one has less free memory than another says nothing.
+    uneven = {"SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK": "false"} if len(address.devices) > 1 else {}
     exact = {"TRITON_F32_DEFAULT": "ieee"} if dtype == "float32" else {}  # Triton multiplies float32 in TF32 else
-    return {**common, **exact, "SGLANG_IS_FLASHINFER_AVAILABLE": "false"}
+    return {**common, **exact, **uneven, "NCCL_NVLS_ENABLE": "0", "SGLANG_IS_FLASHINFER_AVAILABLE": "false"}

@@ -40,18 +40,27 @@ class FleetClient:
             self._in_flight[least] -= 1
 
     async def prefill_log_probs(self, sequences: Sequence[tuple[Sequence[int], int]]) -> list[list[float]]:
-        """As `EngineClient.prefill_log_probs`; the sequences are dealt out, so that every server answers for some."""
+        """As `EngineClient.prefill_log_probs`; the sequences are dealt out, so that every server answers for some.
+
+        Server k gets those that data-parallel rank k + 1 answers for, not those of the rank that pushed into it: a
+        replica that has gone astray would agree with itself.
+        """
         count = len(self.clients)
-        answers = await self._each(lambda k, client: client.prefill_log_probs(sequences[k::count]))
+        first = [(k + 1) % count for k in range(count)]
+        answers = await self._each(lambda k, client: client.prefill_log_probs(sequences[first[k] :: count]))
         found: list[list[float]] = [[] for _ in sequences]
         for k, answer in enumerate(answers):
-            found[k::count] = answer
+            found[first[k] :: count] = answer
         return found
 
     async def weight_version(self) -> str:
         """The version that all have, or else each one's, with commas between."""
         versions = await self._each(lambda _, client: client.weight_version())
         return ",".join(dict.fromkeys(versions))
+
+    async def settle(self) -> None:
+        """As `EngineClient.settle`, of all servers."""
+        await self._each(lambda _, client: client.settle())
 
     async def _each(self, ask: Callable[[int, Client], Awaitable[Any]]) -> list[Any]:
         return list(await asyncio.gather(*(ask(k, client) for k, client in enumerate(self.clients))))
@@ -105,11 +114,16 @@ class Fleet(ServingEngine):
 
     def stop(self) -> None:
         """End all servers and everything that they started."""
-        for engine in self.engines:
-            engine.stop()
+        _stop(self.engines)
 
     def stop_lost(self) -> None:
         """End those that do not answer; all of them where each does, for some request failed on one."""
         lost = [engine for engine in self.engines if not engine.answers()]
-        for engine in lost or self.engines:
-            engine.stop()
+        _stop(lost or self.engines)
+
+
+def _stop(engines: Sequence[ServingEngine]) -> None:
+    """Each of them in turn, whatever the stop of another one raises."""
+    with contextlib.ExitStack() as all_of_them:
+        for engine in reversed(engines):
+            all_of_them.callback(engine.stop)

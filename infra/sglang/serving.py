@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Self
@@ -37,13 +38,26 @@ class ServingEngine(ABC):
     def client(self, concurrency: int | None = None) -> Client:
         """A client for one event loop, to be used as `async with engine.client() as client`."""
 
+    def settle(self) -> None:
+        """Return when no request runs any more; those that a hook gave up on are ended.
+
+        Raises:
+            EngineUnavailable: it does not answer, or some request runs on.
+        """
+        if not self.released:  # without its memory nothing can run
+            asyncio.run(self._settle())
+
+    async def _settle(self) -> None:
+        async with self.client(1) as client:
+            await client.settle()
+
     @property
     def released(self) -> bool:
         """Whether weights and cache were given back, and not all of it was taken again."""
         return False
 
     def release(self) -> None:
-        """Give the GPU's memory back, weights and cache; no request may be running."""
+        """Give the GPU's memory back, weights and cache. Requests that still run are ended."""
         raise NotImplementedError(f"{type(self).__name__} shares no GPU")
 
     def resume(self, part: MemoryPart) -> None:

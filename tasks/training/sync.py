@@ -42,6 +42,7 @@ def push_and_compare(
     # Before the push: on a GPU that both share it is the trainer's turn, and its passes have room.
     ours = trainer.log_probs(rollouts.table, rows, ENGINE_INPUT_TEMPERATURE)
     after = trainer.log_probs(rollouts.table, rows, run.scenario.rollout.temperature)
+    engine.settle()
     pushed = trainer.push_weights(engine.receivers, trained.weight_version)
     before = [before_training[keys[r]] for r in rows]
     version, theirs = asyncio.run(_engine_view(engine, sequences))

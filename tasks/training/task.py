@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
+from prefect.logging import get_run_logger
 from prefect.runtime import task_run
 
 from infra.faults import engine_was_lost
@@ -114,6 +115,8 @@ def sync_weights(
     if task_run.run_count > 1 or not engine.running:
         engine.restart()
     result = push_and_compare(run, rollouts, trained, trainer, engine)
+    for made in result.hand_overs:
+        get_run_logger().info("memory to the %s in %.2f s, GiB free: %s", made.to, made.seconds, made.free_gib)
     if not run.finished("sync", rollouts.iteration):
         run.finish("sync", rollouts.iteration, result.to_dict())
     return result

@@ -14,3 +14,9 @@ def test_a_wrong_value_is_configuration_and_names_the_variable(monkeypatch: pyte
     monkeypatch.setenv("HF_HUB_OFFLINE", "maybe")
     with pytest.raises(ConfigurationError, match="HF_HUB_OFFLINE"):
         settings()
+
+
+@pytest.mark.parametrize("name", ["FANLINE_TIGHT_MEMORY", "SLIME_TEST_TIGHT_DEVICE_MEMORY"])
+def test_memory_is_tight_where_the_environment_says_so(name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(name, "1")
+    assert settings().tight_memory

@@ -48,6 +48,9 @@ class Trainer:
 class Engine:
     receivers = ()
 
+    def settle(self) -> None:
+        pass
+
     def client(self):
         return contextlib.nullcontext(self)
 

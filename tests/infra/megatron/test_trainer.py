@@ -3,14 +3,16 @@
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ray
+import torch
 
 from infra.chaos.processes import wait_until
 from infra.errors import ConfigurationError, TrainerUnavailable
 from infra.ledger import read_segment
-from infra.megatron.numeric import NumericFailure
+from infra.megatron.numeric import NumericFailure, ReplicasDiffer
 from infra.megatron.rank import TrainerRank
 from infra.megatron.trainer import MegatronTrainer
 from infra.ray_cluster import RayCluster
@@ -168,6 +170,51 @@ def test_an_infinite_loss_names_step_and_rollouts(tmp_path: Path, model: ModelRe
         trainer.train(rollouts, write_plan(run, rows), publish_gradients=set())
     assert failure.value.ids == (0, 1, 5)
     assert failure.value.verdict == "REGRESSION"
+
+
+class OneReplicaAstray(TrainerRank):
+    """After each step rank 1 has other weights than rank 0."""
+
+    def train(self, *given: Any, **named: Any) -> Any:
+        step = self.core.optimizer.step
+
+        def and_astray(rollouts: int) -> None:
+            step(rollouts)
+            if self.rank == 1:
+                next(iter(self.core.model.named_parameters()))[1].data.add_(1e-3)
+
+        self.core.optimizer.step = and_astray
+        return super().train(*given, **named)
+
+
+def test_replicas_that_differ_are_a_regression(tmp_path: Path, model: ModelRef, ray_cluster: RayCluster) -> None:
+    run = make_run(tmp_path, "astray")
+    with (
+        MegatronTrainer(run, model, ray_cluster, rank_type=OneReplicaAstray) as trainer,
+        pytest.raises(ReplicasDiffer, match=r"After step 0 of iteration 0 .*: rank 0 \w+, rank 1 \w+") as failure,
+    ):
+        train(trainer, run)
+    assert failure.value.verdict == "REGRESSION"
+
+
+class WithoutMemory(TrainerRank):
+    def train(self, *given: Any, **named: Any) -> Any:
+        if self.rank == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nMore words.")
+        return super().train(*given, **named)
+
+
+def test_a_rank_that_runs_out_of_memory_says_so(tmp_path: Path, model: ModelRef, ray_cluster: RayCluster) -> None:
+    run = make_run(tmp_path, "out-of-memory")
+    with MegatronTrainer(run, model, ray_cluster, rank_type=WithoutMemory) as trainer:
+        trainer.wait_ready()
+        pids = [place.process for place in trainer.ranks.places]
+        with pytest.raises(
+            TrainerUnavailable, match=r"Rank 1 .* during iteration 0: CUDA out of memory.*GiB\."
+        ) as said:
+            train(trainer, run)
+        assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()], "the memory is not free yet"
+    assert "More words" not in str(said.value) and "max_tokens_per_gpu" in str(said.value)
 
 
 def test_state_of_another_layout_is_refused(tmp_path: Path, model: ModelRef, ray_cluster: RayCluster) -> None:

@@ -150,6 +150,23 @@ def test_abort_ends_what_is_running_and_keeps_its_tokens(engine):
     assert len(generation.tokens) == len(generation.log_probs) < 500
 
 
+def test_what_a_hook_gave_up_on_is_ended_before_memory_or_weights_change(engine):
+    """SGLang notices late that nobody waits for an answer, and ends where it is told to flush meanwhile."""
+
+    async def give_up(client: EngineClient) -> None:
+        asked = [client.generate([k], max_new_tokens=500, temperature=1.0, seed=k) for k in range(8)]
+        running = asyncio.gather(*asked)
+        with pytest.raises(RequestRefused):
+            while not running.done():
+                await client.flush_cache()
+                await asyncio.sleep(0.01)
+        running.cancel()
+
+    ask(engine, give_up)
+    engine.settle()
+    ask(engine, lambda client: client.flush_cache())
+
+
 def test_a_paused_engine_goes_on_where_it_was(engine):
     (expected,) = generate_all(engine, [PROMPTS[2]], seeds=[9], max_new_tokens=60)
 

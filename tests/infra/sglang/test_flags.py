@@ -93,3 +93,5 @@ def test_a_server_gets_its_own_gpus_and_no_others():
     inherited = {"CUDA_VISIBLE_DEVICES": "0,1,2,GPU-7"}
     assert server_environment(inherited, "cuda", "bfloat16", address)["CUDA_VISIBLE_DEVICES"] == "2,GPU-7"
     assert "--tp-size" not in _arguments("cuda")
+    given = server_environment({"NCCL_NVLS_ENABLE": "1"}, "cuda", "bfloat16", address)
+    assert (given["NCCL_NVLS_ENABLE"], given["SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK"]) == ("0", "false")

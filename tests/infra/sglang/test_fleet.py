@@ -3,6 +3,8 @@
 import asyncio
 from typing import Any
 
+import pytest
+
 from infra.sglang.fleet import Fleet, FleetClient
 from infra.sglang.serving import ServingEngine
 
@@ -11,6 +13,8 @@ class Client:
     def __init__(self, name: str, version: str = "1"):
         self.name, self.version, self.open = name, version, 0
         self.go = asyncio.Event()
+        self.asked: list[float] = []
+        self.settled = False
 
     async def __aenter__(self) -> "Client":
         self.open += 1
@@ -26,10 +30,14 @@ class Client:
         return self.name
 
     async def prefill_log_probs(self, sequences: list[tuple[list[int], int]]) -> list[list[float]]:
+        self.asked += [tokens[0] for tokens, _ in sequences]
         return [[float(tokens[0])] for tokens, _ in sequences]
 
     async def weight_version(self) -> str:
         return self.version
+
+    async def settle(self) -> None:
+        self.settled = True
 
 
 def test_a_request_goes_to_the_server_that_has_fewest():
@@ -70,10 +78,14 @@ def test_every_server_answers_for_some_of_the_sequences_and_for_its_version():
         clients: Any = [Client("a"), Client("b")]
         async with FleetClient(clients) as fleet:
             assert await fleet.prefill_log_probs([([n], 1) for n in range(5)]) == [[float(n)] for n in range(5)]
+            # Row n is the trainer's rank n modulo 2, which pushed into the other server.
+            assert (clients[0].asked, clients[1].asked) == ([1, 3], [0, 2, 4])
             assert await fleet.prefill_log_probs([([7], 1)]) == [[7.0]]
             assert await fleet.weight_version() == "1"
             clients[1].version = "0"
             assert await fleet.weight_version() == "1,0"
+            await fleet.settle()
+            assert all(client.settled for client in clients)
 
     asyncio.run(look())
 
@@ -139,3 +151,14 @@ def test_only_servers_that_gave_memory_back_take_it_again():
     servers[0].given = False  # it was started anew meanwhile
     fleet.resume("weights")
     assert done == ["resume weights b"]
+
+
+def test_all_servers_are_ended_whatever_the_end_of_one_raises():
+    class Stubborn(Server):
+        def stop(self) -> None:
+            raise TimeoutError(self.name)
+
+    done: list[str] = []
+    with pytest.raises(TimeoutError, match="b"):
+        Fleet([Server("a", done), Stubborn("b", done), Server("c", done)]).stop()
+    assert sorted(done) == ["stop a", "stop c"]
