@@ -97,7 +97,7 @@ def kill(gpus: int, folder: Path) -> dict[str, Any]:
 def scaling(gpus: int, folder: Path) -> dict[str, Any]:
     """One iteration with as many rollouts for each GPU, on one GPU and on all: tokens a second of either side."""
     rows = []
-    for count in dict.fromkeys((1, gpus)):
+    for count in (n for n in (1, 2, 4) if n <= gpus):
         rollouts = (iteration.ON_CUDA if CUDA else iteration.ON_CPU) * count
         with iteration.gated(folder / str(count), KIND, rollouts, count) as measured:
             made = measured.measure()
@@ -187,8 +187,9 @@ def held() -> list[str]:
 
 
 def left_running() -> list[int]:
-    """Processes of SGLang that are still there."""
-    return [p.pid for p in psutil.process_iter(["cmdline"]) if "sglang" in " ".join(p.info["cmdline"] or [])]
+    """Processes of engines and ranks that are still there."""
+    commands = {p.pid: " ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])}
+    return [pid for pid, command in commands.items() if "sglang" in command or "ray::" in command]
 
 
 if __name__ == "__main__":
