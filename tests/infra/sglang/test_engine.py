@@ -20,7 +20,7 @@ from transformers import Qwen2ForCausalLM
 from infra.errors import RequestRefused
 from infra.sglang.client import EngineClient
 from infra.sglang.engine import MEMORY_PARTS, SGLangEngine
-from tests.engine_fixture import END_OF_TEXT, VOCABULARY, write_tiny_qwen2
+from tests.engine_fixture import END_OF_TEXT, write_tiny_qwen2
 
 pytestmark = pytest.mark.engine
 
@@ -139,15 +139,16 @@ def test_a_prompt_beyond_the_context_is_refused(engine):
 
 def test_abort_ends_what_is_running_and_keeps_its_tokens(engine):
     async def questions(client: EngineClient):
-        running = asyncio.create_task(client.generate([VOCABULARY - 2], max_new_tokens=500, temperature=1.0, seed=3))
+        # Several: on a busy machine one could come to its own end before it is aborted.
+        asked = [client.generate([k], max_new_tokens=500, temperature=1.0, seed=k) for k in range(8)]
+        running = asyncio.gather(*asked)
         while not running.done():
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.01)
             await client.abort_all()
         return await running
 
-    generation = ask(engine, questions)
-    assert generation.finish_reason == "abort"
-    assert len(generation.tokens) == len(generation.log_probs) < 500
+    aborted = [generation for generation in ask(engine, questions) if generation.finish_reason == "abort"]
+    assert aborted and all(len(g.tokens) == len(g.log_probs) < 500 for g in aborted)
 
 
 def test_what_a_hook_gave_up_on_is_ended_before_memory_or_weights_change(engine):
