@@ -51,12 +51,9 @@ def _kills(command: str) -> Callable[[Scene, object], None]:
     return _signals(command, signal.SIGKILL)
 
 
-def _refuse_writes(scene: Scene, launched: CommandRun) -> None:
-    """The run stands still meanwhile: its stage would be over before a server has started."""
-    launched.process.send_signal(signal.SIGSTOP)
+def _refuse_writes(scene: Scene, _: object) -> None:
     scene.store.weed.kill()
     scene.store.weed.start(writable=False)
-    launched.process.send_signal(signal.SIGCONT)
 
 
 def _allow_writes(scene: Scene, _: object) -> None:
