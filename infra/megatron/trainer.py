@@ -154,8 +154,9 @@ class MegatronTrainer:
             what, seconds = f"the push of weights {version}", PUSH_SECONDS * (1 + len(receivers))
             sent = self._together("push_weights", lambda r: (shares[r], version), what, seconds)
         made = [one for one in sent if one is not None]
-        digests = ",".join(dict.fromkeys(one.digest for one in made))  # one, where all sent the same
-        return replace(made[0], seconds=max(one.seconds for one in made), digest=digests)
+        return replace(
+            made[0], seconds=max(one.seconds for one in made), digest=_digest_of_all([m.digest for m in made])
+        )
 
     def memory_of_ranks(self, do: str) -> list[DeviceMemory]:
         """What `give_back_memory` or `take_memory` says of each rank's GPU; nothing of ranks without one."""
@@ -187,7 +188,7 @@ class MegatronTrainer:
         loaded = self._together(
             "load_state", lambda rank: (shards[rank], manifest["rollouts_seen"]), f"loading {state.key}"
         )
-        digest = ",".join(dict.fromkeys(filter(None, loaded)))  # one, where all replicas are the same
+        digest = _digest_of_all(loaded)
         if digest != manifest["weights_digest"]:
             raise TrainerUnavailable(
                 f"After loading {state.key} the weights have digest {digest[:12]}, the state is of "
@@ -264,6 +265,11 @@ class MegatronTrainer:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self.stop()
+
+
+def _digest_of_all(digests: Sequence[str]) -> str:
+    """The digest that all replicas have, or else each one's, with commas between; ranks that give none do not count."""
+    return ",".join(dict.fromkeys(filter(None, digests)))
 
 
 def _refuse_replicas_that_differ(iteration: int, reports: Sequence[RankIteration]) -> None:

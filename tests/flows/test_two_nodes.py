@@ -20,7 +20,7 @@ from tests.s3_servers import seaweedfs, using
 
 pytestmark = [getattr(pytest.mark, name) for name in ("e2e", "engine", "trainer", "prefect", "postgres", "s3")]
 
-RECORDS = ("flow_runs", "task_runs", "artifacts", "events", "logs")  # of Prefect; the last 200 of each
+RECORDS = ("flow_runs", "task_runs", "artifacts", "events", "logs")  # of Prefect; 200 of each
 
 
 @dataclass(frozen=True)

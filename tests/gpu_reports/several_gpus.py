@@ -95,7 +95,7 @@ def kill(gpus: int, folder: Path) -> dict[str, Any]:
 
 
 def scaling(gpus: int, folder: Path) -> dict[str, Any]:
-    """One iteration with as many rollouts for each GPU, on one GPU and on all: tokens a second of either side."""
+    """One iteration with as many rollouts for each GPU, on 1, 2 and 4 GPUs: tokens a second of either side."""
     rows = []
     for count in (n for n in (1, 2, 4) if n <= gpus):
         rollouts = (iteration.ON_CUDA if CUDA else iteration.ON_CPU) * count
