@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
-import torch.distributed as dist
-from torch.distributed import PrefixStore, TCPStore  # type: ignore[reportPrivateImportUsage]
-from torch.distributed.distributed_c10d import Backend, _new_process_group_helper, _world
+from torch import Tensor
+from torch.distributed import TCPStore  # type: ignore[reportPrivateImportUsage]
 
 from infra.megatron.reports import PUSH_SECONDS
-from infra.megatron.weights import Named, Receiver, post
+from infra.megatron.weights import LOAD, Named, Receiver, load_request, post, whole
 from infra.sglang.address import ServerAddress
-
-LIMIT = datetime.timedelta(seconds=PUSH_SECONDS)
+from infra.sglang.load_weights import BUFFER, broadcast_to, packed
+from infra.sglang.weight_group import Membership, joined, sent
 
 
 class Broadcast:
@@ -43,60 +42,45 @@ class Broadcast:
         servers = [receiver for receiver in receivers if isinstance(receiver, ServerAddress)]
         assert len(servers) == len(receivers), "of a distributed sync each receiver is a server"
         if servers != self._servers:
-            self._meet(servers)
+            self._invite(servers)
         known, self._servers = self._servers, []  # a group that a push failed in is of no use any more
-        payload = {
-            "names": [name for name, _ in named],
-            "dtypes": [str(tensor.dtype).removeprefix("torch.") for _, tensor in named],
-            "shapes": [list(tensor.shape) for _, tensor in named],
-            "group_name": self._name,
-            "flush_cache": True,
-            "weight_version": version,
-        }
-        path = "/update_weights_from_distributed"
         try:
-            _beside([(server, path, payload) for server in servers], lambda: self._send(named))
+            for part, last in whole(named):
+                self._broadcast(packed(part), known, version, last=last)
         except BaseException:
-            if self.backend == "nccl":  # its kernels would wait for the member that is gone, and the trainer for them
-                self._group.abort()
+            if self.backend == "nccl" and self._group is not None:
+                self._group.abort()  # its kernels would wait for the member that is gone, and the trainer for them
             raise
         self._servers = known
 
-    @property
-    def _name(self) -> str:
-        return f"{self.run_id}-{self._made}"
-
-    def _meet(self, servers: list[ServerAddress]) -> None:
-        """A new group with these servers; one from before is forgotten, its members may be gone."""
-        self._servers, self._made = [], self._made + 1
-        store = TCPStore(self.host, 0, None, is_master=True, wait_for_workers=False, timeout=LIMIT)
-        sizes = [max(len(server.devices), 1) for server in servers]
-        members = 1 + sum(sizes)
-        common = {
-            "master_address": self.host,
-            "master_port": store.port,
-            "world_size": members,
-            "group_name": self._name,
-            "backend": self.backend,
-        }
-        places = [{**common, "rank_offset": 1 + sum(sizes[:k])} for k in range(len(servers))]
-        path = "/init_weights_update_group"
-        asked = [(server, path, place) for server, place in zip(servers, places, strict=True)]
-        _beside(asked, lambda: self._join(store, members))
-        self._servers = servers
-
-    def _join(self, store: TCPStore, members: int) -> None:
-        # As the servers do it: torch has no public way to make a group that is no part of the default one.
-        name: Any = self._name
-        self._group, _ = _new_process_group_helper(
-            members, 0, [], Backend(self.backend), PrefixStore(name, store), group_name=name, timeout=LIMIT
+    def _invite(self, servers: list[ServerAddress]) -> None:
+        """To a new group with these servers; one from before is forgotten, its members may be gone."""
+        self._servers, self._group, self._made = servers, None, self._made + 1
+        self._own = Membership(
+            name=f"{self.run_id}-{self._made}",
+            rank=0,
+            members=1 + sum(server.ranks for server in servers),
+            host=self.host,
+            port=0,
+            backend=self.backend,
+            seconds=PUSH_SECONDS,
         )
-        _world.pg_group_ranks[self._group] = {rank: rank for rank in range(members)}
+        self._store = TCPStore(self.host, 0, None, is_master=True, wait_for_workers=False, timeout=self._own.limit)
+        self._own = replace(self._own, port=self._store.port)
 
-    def _send(self, named: Named) -> None:
-        for work in [dist.broadcast(tensor, 0, self._group, async_op=True) for _, tensor in named]:
-            assert work is not None, "this process is a member of the group"
-            work.wait(LIMIT)
+    def _broadcast(self, message: Named, servers: Sequence[ServerAddress], version: str, *, last: bool) -> None:
+        asked, rank = [], 1
+        for server in servers:
+            members = [replace(self._own, rank=rank + k) for k in range(server.ranks)]
+            messages = [broadcast_to(message, member) for member in members]
+            asked.append((server, LOAD, load_request(messages, version, last=last)))
+            rank += server.ranks
+        _beside(asked, lambda: self._send(dict(message)[BUFFER]))
+
+    def _send(self, buffer: Tensor) -> None:
+        if self._group is None:
+            self._group = joined(self._own, self._store)
+        sent(buffer, self._group, self._own.limit)
 
 
 def _beside(asked: Sequence[tuple[ServerAddress, str, Mapping[str, Any]]], own_part: Callable[[], None]) -> None:

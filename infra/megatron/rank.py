@@ -189,7 +189,7 @@ class TrainerRank:
 
         how = self.run.scenario.engine.weight_sync
         if how == "disk":
-            return by_folder(self.run.spool, self.model_ref.path)
+            return by_folder(self.run.spool)
         if how == "memory":
             return by_memory
         if self._broadcast is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import shutil
 import tempfile
 import time
 import urllib.error
@@ -30,14 +29,14 @@ from infra.megatron.model import ModelParts
 from infra.megatron.reports import PUSH_SECONDS, PushResult
 from infra.settings import visible_devices
 from infra.sglang.address import ServerAddress
-from infra.sglang.load_weights import LOADER, packed
+from infra.sglang.load_weights import LOADER, Named, in_file, packed
 from infra.weights_digest import digest
 
 PART_BYTES = 2**30
 OBJECT_BYTES = 256 * 2**20  # of a part that goes by way of Ray's object store
+LOAD = "/update_weights_from_tensor"
 
 Receiver = ServerAddress | ActorHandle
-Named = Sequence[tuple[str, Tensor]]
 Transport = Callable[[Named, Sequence[Receiver], str], None]
 
 
@@ -89,22 +88,19 @@ def by_memory(named: Named, receivers: Sequence[Receiver], version: str) -> None
             _hand_over(receiver, named, version)
 
 
-def by_folder(spool: Path, model: Path) -> Transport:
-    """To servers of this host by way of a model folder below `spool`, which is removed again.
-
-    Args:
-        model: folder of the model under training, for its config.json.
-    """
+def by_folder(spool: Path) -> Transport:
+    """To servers of this host by way of a file below `spool`, which is removed again."""
 
     def transport(named: Named, receivers: Sequence[Receiver], version: str) -> None:
         spool.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=spool) as name:
-            save_file({name: t.cpu().contiguous() for name, t in named}, Path(name) / "model.safetensors")
-            shutil.copy(model / "config.json", name)
-            for receiver in receivers:
-                assert isinstance(receiver, ServerAddress), "the reference stack refuses a folder for other hosts"
-                payload = {"model_path": name, "load_format": "auto", "flush_cache": True, "weight_version": version}
-                post(receiver, "/update_weights_from_disk", payload)
+        with tempfile.TemporaryDirectory(dir=spool) as folder:
+            for part, last in whole(named):
+                path = Path(folder) / "part.safetensors"
+                save_file({name: t.cpu().contiguous() for name, t in part}, path)
+                message = in_file(part, str(path))
+                for receiver in receivers:
+                    assert isinstance(receiver, ServerAddress), "the reference stack refuses a folder for other hosts"
+                    post(receiver, LOAD, load_request([message] * receiver.ranks, version, last=last))
 
     return transport
 
@@ -115,24 +111,28 @@ def send(address: ServerAddress, named: Named, version: str) -> None:
     Raises:
         EngineUnavailable: it does not answer, or refuses.
     """
+    own_gpu = address.devices == visible_devices() != ()
+    for part, last in whole(named):
+        message = packed(part if own_gpu else [(name, tensor.cpu()) for name, tensor in part])
+        post(address, LOAD, load_request([message] * address.ranks, version, last=last))
+
+
+def load_request(messages: Sequence[Named], version: str, *, last: bool) -> dict[str, object]:
+    """The body that has a server's ranks load what they are told, each by a message of its own; they have to be kept
+    until it answered.
+
+    Args:
+        last: of the parts of a push; what the server has cached is forgotten then.
+    """
     # With the `file_descriptor` strategy the server dies when it opens the tensors.
     torch.multiprocessing.set_sharing_strategy("file_system")
-    own_gpu = address.devices == visible_devices() != ()
-    todo = list(parts(named, PART_BYTES))
-    for number, part in enumerate(todo):
-        shared = packed(part if own_gpu else [(name, tensor.cpu()) for name, tensor in part])
-        payload = {
-            # Each rank of the server opens a pickle of its own: shared memory counts who is going to.
-            "serialized_named_tensors": [_pickled(shared) for _ in range(max(len(address.devices), 1))],
-            "load_format": LOADER,
-            "flush_cache": number == len(todo) - 1,
-            "weight_version": version,
-        }
-        post(address, "/update_weights_from_tensor", payload)
-
-
-def _pickled(named: Named) -> str:
-    return base64.b64encode(ForkingPickler.dumps(named)).decode()
+    return {
+        # Each rank opens a pickle of its own, also of one message: shared memory counts who is going to.
+        "serialized_named_tensors": [base64.b64encode(ForkingPickler.dumps(m)).decode() for m in messages],
+        "load_format": LOADER,
+        "flush_cache": last,
+        "weight_version": version,
+    }
 
 
 def _hand_over(host: ActorHandle, named: Named, version: str) -> None:
@@ -147,6 +147,12 @@ def _hand_over(host: ActorHandle, named: Named, version: str) -> None:
     except (RayActorError, GetTimeoutError) as error:
         words = f"The engine's node did not take the weights {version}: {error}"
         raise EngineUnavailable(words, next_step="See `ray status`.", ids=[version]) from error
+
+
+def whole(named: Named) -> Iterator[tuple[list[tuple[str, Tensor]], bool]]:
+    """The parts that tensors go to servers in, and of each whether it is the last."""
+    todo = list(parts(named, PART_BYTES))
+    yield from ((part, part is todo[-1]) for part in todo)
 
 
 def parts(named: Named, most: int) -> Iterator[list[tuple[str, Tensor]]]:

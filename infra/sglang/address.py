@@ -34,5 +34,10 @@ class ServerAddress:
         return f"http://{self.host}:{self.port}"
 
     @property
+    def ranks(self) -> int:
+        """Processes of the server that hold a part of the model each."""
+        return max(len(self.devices), 1)
+
+    @property
     def headers(self) -> dict[str, str]:
         return {} if self.key is None else {"Authorization": f"Bearer {self.key}"}

@@ -1,6 +1,7 @@
 """What one GPU has to show besides `fanline bench gpu`; on a CPU the same parts run, small.
 
-python -m tests.gpu_reports.one_gpu PART… [--folder=FOLDER]; parts: twice, smol, shape, kill, memory, drill; JSON
+python -m tests.gpu_reports.one_gpu PART… [--folder=FOLDER]; parts: twice, recompute, smol, shape, signal,
+kill, memory, drill, rollouts; JSON
 """
 
 import json
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from infra.bench import rollout
 from tests.gpu_reports import several_gpus as several
 
 FAULTS = (
@@ -28,6 +30,27 @@ def twice(folder: Path) -> dict[str, Any]:
     """`tiny` in the GPU's own type, two times: equal weights."""
     first, second = (_run("tiny", [], folder / str(k)) for k in range(2))
     return {"equal": first["weights"] == second["weights"] is not None, "first": first, "second": second}
+
+
+def recompute(folder: Path) -> dict[str, Any]:
+    """`tiny` with activations kept, and computed again."""
+    kept, again = (_run("tiny", [f"training.recompute={how}"], folder / how) for how in ("false", "true"))
+    return {"equal": kept["weights"] == again["weights"] is not None, "kept": kept, "computed again": again}
+
+
+def signal(folder: Path) -> dict[str, Any]:
+    """`fanout-signal` as it is, on the GPU's own type."""
+    return _run("fanout-signal", [], folder)
+
+
+def rollouts(folder: Path) -> dict[str, Any]:
+    """256 samples at a time through hooks and by the bare client, in more rounds than the bench has."""
+    model = several.random_model(folder / "model")
+    vocabulary, sizes = json.loads((model / "config.json").read_text())["vocab_size"], (256 if several.CUDA else 16,)
+    with rollout.server(model, several.KIND, sizes, folder, deterministic=False) as engine:
+        engine.wait_ready()
+        bench = rollout.RolloutBench(engine, vocabulary, rollout.TOKENS[several.KIND], folder)
+        return {"rows": bench.rows(sizes, rounds=15 if several.CUDA else 2)}
 
 
 def smol(folder: Path) -> dict[str, Any]:
@@ -77,11 +100,14 @@ def drill(folder: Path) -> dict[str, Any]:
 
 PARTS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "twice": twice,
+    "recompute": recompute,
     "smol": smol,
+    "signal": signal,
     "shape": lambda folder: several.shape(1, folder),
     "kill": lambda folder: several.kill(1, folder),
     "memory": memory,
     "drill": drill,
+    "rollouts": rollouts,
 }
 
 

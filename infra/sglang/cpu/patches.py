@@ -22,6 +22,7 @@ def before_import() -> None:
 def after_import() -> None:
     """Let the server sample by seed on the CPU, and start its children as forks of this process."""
     _allow_seeded_sampling()
+    _compare_weights()
     _fork_children()
 
 
@@ -40,6 +41,18 @@ def _allow_seeded_sampling() -> None:
     sampler.murmur_hash32 = murmur_hash32
     add_deterministic_attention_backend_choices(["torch_native"])
     ModelRunner.maybe_enable_batch_invariant_mode = lambda self: None
+
+
+def _compare_weights() -> None:
+    """For `POST /weights_checker`: it copies to the GPU what it compares, and to the host what it keeps."""
+    from sglang.srt.utils.weight_checker import WeightChecker
+    from sglang.srt.utils.weight_checker_comparator import CHUNK_NUMEL, RawComparable
+
+    def keep(self: WeightChecker) -> None:
+        self._snapshot_tensors = {name: tensor.detach().clone() for name, tensor in self._model_state()}
+
+    WeightChecker._snapshot = keep
+    RawComparable.iter_chunks = lambda self: ((chunk, None) for chunk in self.tensor.reshape(-1).split(CHUNK_NUMEL))
 
 
 def _fork_children() -> None:

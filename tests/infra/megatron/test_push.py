@@ -19,35 +19,51 @@ from infra.records.rollouts import read_table
 from infra.records.sources import ModelRef
 from infra.sglang.address import ServerAddress
 from infra.sglang.engine import SGLangEngine
+from tests.by_tensor import differ, pushed_into, same_as
 from tests.infra.megatron.samples import make_run, write_plan, write_rollouts
 
 ROWS = [0, 4, 9, 11]
+NORM = "model.norm.weight"
 
 
 @pytest.mark.trainer
 @pytest.mark.engine
-@pytest.mark.parametrize("how", ["memory", "disk"])
-def test_the_engine_answers_with_the_trained_weights(
+@pytest.mark.parametrize("how", ["memory", "disk", "distributed"])
+def test_the_engine_has_the_trained_weights(
     how: str, tmp_path: Path, tiny_qwen2: Path, engine: SGLangEngine, ray_cluster: RayCluster
 ) -> None:
+    """Twice: a distributed sync makes its group with the first one. In the second each tensor is looked at."""
     run = make_run(tmp_path, f"push-{how}")
     own = run.scenario.engine.model_copy(update={"weight_sync": how})
     run = replace(run, scenario=run.scenario.model_copy(update={"engine": own}))
     model = ModelRef(uri="", revision="", path=tiny_qwen2, digest="tiny", parameters=0)
-    rollouts = write_rollouts(run)
-    rows = read_table(run.store, rollouts.table).to_pylist()
+    rollouts = [write_rollouts(run, iteration) for iteration in range(3)]
+    tables = [read_table(run.store, made.table).to_pylist() for made in rollouts]
+    plans = [write_plan(run, table, iteration) for iteration, table in enumerate(tables)]
+    rows = tables[1]
     with MegatronTrainer(run, model, ray_cluster) as trainer:
-        before = trainer.log_probs(rollouts.table, ROWS, 1.0)
-        trained = trainer.train(rollouts, write_plan(run, rows), publish_gradients=set())
-        pushed = trainer.push_weights(engine.receivers, trained.weight_version)
-        after = trainer.log_probs(rollouts.table, ROWS, 1.0)
+        trained = trainer.train(rollouts[0], plans[0], publish_gradients=set())
+        trainer.push_weights(engine.receivers, trained.weight_version)
+        before = trainer.log_probs(rollouts[1].table, ROWS, 1.0)
+        trained = trainer.train(rollouts[1], plans[1], publish_gradients=set())
+        with pushed_into(engine.receivers):
+            pushed = trainer.push_weights(engine.receivers, trained.weight_version)
+        after = trainer.log_probs(rollouts[1].table, ROWS, 1.0)
+        later = trainer.train(rollouts[2], plans[2], publish_gradients={0})
     version, seen = asyncio.run(look(engine, [(rows[r]["tokens"], rows[r]["response_length"]) for r in ROWS]))
+    left = list(run.spool.glob("tmp*"))
+    before_next = later.steps[0].weights_before
+    assert before_next is not None
+    weights = load_file(tmp_path / "store" / before_next.key)
+    other = {**weights, NORM: torch.nextafter(weights[NORM], weights[NORM] + 1)}
+    same_as(engine.receivers, weights, tiny_qwen2, tmp_path / "same")
+    found = differ(lambda: same_as(engine.receivers, other, tiny_qwen2, tmp_path / "other"))
     push(load_file(tiny_qwen2 / "model.safetensors"), engine.receivers, "default")
 
     assert pushed.digest == trained.weights_digest
     assert version == trained.weight_version
     assert distance(seen, after) < 1e-4 < distance(before, after) / 100
-    assert not list(run.spool.glob("tmp*"))
+    assert found and not left
 
 
 @pytest.mark.trainer

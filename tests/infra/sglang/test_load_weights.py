@@ -1,9 +1,12 @@
 """Pushed weights on their way into a server's model."""
 
+from pathlib import Path
+
 import pytest
 import torch
+from safetensors.torch import save_file
 
-from infra.sglang.load_weights import BUFFER, load, packed
+from infra.sglang.load_weights import BUFFER, in_file, load, packed
 
 
 class Model:
@@ -45,4 +48,20 @@ def test_a_byte_that_changed_on_the_way_is_refused_and_nothing_is_loaded(at: int
     dict(sent)[BUFFER][at] ^= 1
     with pytest.raises(ValueError, match=r"weights of digest \w{64} arrived, \w{64} were sent"):
         load(model, sent)
+    assert model.loaded == []
+
+
+def test_what_lies_in_a_file_is_loaded_unless_it_changed(tmp_path: Path):
+    model, named = Model(), [(name, tensor.contiguous()) for name, tensor in NAMED]
+    save_file(dict(named), path := tmp_path / "part.safetensors")
+    message = in_file(named, str(path))
+    load(model, message)
+    assert all(torch.equal(dict(named)[name], tensor) for name, tensor in model.loaded) and len(model.loaded) == 4
+
+    model = Model()
+    changed = bytearray(path.read_bytes())
+    changed[-1] ^= 1
+    path.write_bytes(changed)
+    with pytest.raises(ValueError, match=r"weights of digest \w{64} arrived, \w{64} were sent"):
+        load(model, message)
     assert model.loaded == []
