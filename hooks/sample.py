@@ -59,6 +59,8 @@ class Sample:
         made = copy.copy(self)
         memo[id(self)] = made
         for name, value in vars(self).items():
+            if isinstance(value, (str, int, float, Status)) or value is None:
+                continue
             plain = name in ("tokens", "loss_mask", "rollout_log_probs") and type(value) is list
             setattr(made, name, list(value) if plain else copy.deepcopy(value, memo))
         return made
@@ -95,7 +97,7 @@ class Sample:
             ValueError: trainable tokens without log-probs (also those of the response so far), log-probs of another
                 length, log-probs on tokens that are not trainable, or a sample whose lists were out of step before.
         """
-        tokens = [int(t) for t in tokens]
+        tokens = list(map(int, tokens))
         self._refuse_log_probs(tokens, log_probs, trainable)
         mask = self.loss_mask if self.loss_mask is not None else [1] * self.response_length
         old = self.rollout_log_probs if self.rollout_log_probs is not None else [0.0] * self.response_length

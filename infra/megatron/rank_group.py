@@ -157,7 +157,7 @@ class RankGroup:
         self.places = []
 
     def _out_of_memory(self, rank: int, what: str, cause: object) -> TrainerUnavailable:
-        said = str(cause).strip().splitlines()[0][:400]
+        said = str(cause).strip().splitlines()[0].partition(" If reserved but unallocated")[0][:600]
         return TrainerUnavailable(
             f"Rank {rank} of the trainer of run {self.run_id} ran out of memory during {what}: {said}",
             next_step="Lower training.max_tokens_per_gpu, say training.recompute true, or use more ranks.",

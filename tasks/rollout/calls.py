@@ -13,6 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hooks.sample import Sample, Status
 from infra.errors import ContractViolation, FanlineError, RequestRefused
 from infra.store import canonical_json, sha256
@@ -50,7 +53,7 @@ class Engine(Protocol):
 
 class Tokenizer(Protocol):
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
-    def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> Any: ...
+    def decode(self, token_ids: NDArray[np.int64], *, skip_special_tokens: bool) -> Any: ...
     def apply_chat_template(self, conversation: Any, *, tokenize: bool, add_generation_prompt: bool) -> Any: ...
 
 
@@ -270,7 +273,8 @@ class RolloutCalls:
 
     def _append(self, sample: Sample, answer: Call, skip_special_tokens: bool) -> None:
         tokens = list(answer.tokens)
-        text = self.tokenizer.decode(tokens, skip_special_tokens=skip_special_tokens)
+        # As an array: of a list the tokenizer looks at each element before it decodes it.
+        text = self.tokenizer.decode(np.array(tokens, dtype=np.int64), skip_special_tokens=skip_special_tokens)
         sample.append_response_tokens(tokens=tokens, log_probs=answer.log_probs, text=text)
         sample.weight_versions = [*sample.weight_versions, *answer.weight_versions]
         sample.status = STATUS[answer.finish_reason]

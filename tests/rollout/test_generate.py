@@ -1,5 +1,6 @@
 import asyncio
 import copy
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -197,3 +198,17 @@ def test_a_prompt_that_the_engine_refuses_is_a_refusal_with_names_and_lengths(ge
     assert "256 tokens of a prompt, 100 more asked for" in message and "context length" in message
     assert refused.value.ids == (2, "row-2", 5, "revise/1", 256, 100)
     assert len(events(ledger, "called")) == 1  # it is not tried again: the same prompt is refused the same way
+
+
+def test_garbage_collections_are_whole_again_when_the_stage_ended(generation: Stage):
+    counted: list[int] = []
+
+    async def counts(args: Any, sample: Sample, sampling_params: dict[str, Any]) -> Sample:
+        counted.append(gc.get_freeze_count())
+        raise RuntimeError("no rollout")
+
+    before = gc.get_freeze_count()
+    with pytest.raises(HookFailed):
+        generated([slot(0)], generation(counts))
+    assert min(counted) > before
+    assert gc.get_freeze_count() == before
