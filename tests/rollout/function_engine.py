@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,8 +58,8 @@ class BytesTokenizer:
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         return list(text.encode())
 
-    def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str:
-        return bytes(token_ids).decode(errors="replace")
+    def decode(self, token_ids: Iterable[int], *, skip_special_tokens: bool) -> str:
+        return bytes(map(int, token_ids)).decode(errors="replace")
 
     def apply_chat_template(self, conversation: Any, *, tokenize: bool, add_generation_prompt: bool) -> str:
         return "".join(f"<{m['role']}>{m['content']}" for m in conversation) + "<assistant>"
