@@ -20,6 +20,8 @@ from infra.megatron.weights import by_folder, push
 from infra.reference_stack import reference_stack
 from infra.run import Run
 from infra.scenario.load import load
+from infra.sglang.address import ServerAddress
+from infra.sglang.serving import ServingEngine
 from infra.sources.host import this_host
 from infra.sources.model import fetch_model
 from infra.stopwatch import Stopwatch
@@ -47,7 +49,7 @@ def main(folder: Path) -> dict[str, Any]:
             trained = training_stage(run, model, rollouts, trainer)
             synced = sync_stage(run, rollouts, trained, trainer, engine)
             found[f"sync {iteration}"] = {"seconds": synced.seconds, "log-prob error": synced.max_log_prob_error}
-        keep(engine.receivers)
+        keep(servers(engine))
         generated = rollout_stage(run, model, prompts, engine.client, ITERATIONS, HOOK_PACKAGES)
         rollouts = normalization_stage(run, generated, HOOK_PACKAGES)
         trained = trainer.train(rollouts, publish_plan(run, model, rollouts), publish_gradients={0})
@@ -56,15 +58,20 @@ def main(folder: Path) -> dict[str, Any]:
         assert before is not None, "step 0 was asked to publish them"
         weights = load_file(folder / "store" / before.key)
         started = time.monotonic()
-        same_as(engine.receivers, weights, path, folder / "same")
+        same_as(servers(engine), weights, path, folder / "same")
         found["by memory"] = {"tensors": len(weights), "equal": True, "seconds": time.monotonic() - started}
-        with pushed_into(engine.receivers):
-            sent = push(weights, engine.receivers, "by-disk", by_folder(run.spool))
-        same_as(engine.receivers, weights, path, folder / "again")
+        with pushed_into(servers(engine)):
+            sent = push(weights, servers(engine), "by-disk", by_folder(run.spool))
+        same_as(servers(engine), weights, path, folder / "again")
         found["by disk"] = {"tensors": sent.tensors, "equal": True, "seconds": sent.seconds}
         other = {**weights, NORM: weights[NORM] * 1.02}
-        found["another tensor is seen"] = differ(lambda: same_as(engine.receivers, other, path, folder / "other"))
+        found["another tensor is seen"] = differ(lambda: same_as(servers(engine), other, path, folder / "other"))
     return {"device": KIND, "parameters": sum(t.numel() for t in weights.values()), **found}
+
+
+def servers(engine: ServingEngine) -> list[ServerAddress]:
+    """Those of this host, as they are now: a restart changes them."""
+    return [receiver for receiver in engine.receivers if isinstance(receiver, ServerAddress)]
 
 
 if __name__ == "__main__":
