@@ -37,8 +37,12 @@ def program() -> str | None:
 
 def create_bucket(url: str) -> None:
     """Create the bucket `fanline` on a server, as its administrator."""
+    _as_master(url).mkdir(BUCKET)
+
+
+def _as_master(url: str) -> S3FileSystem:
     key, secret = MASTER["AWS_ACCESS_KEY_ID"], MASTER["AWS_SECRET_ACCESS_KEY"]
-    S3FileSystem(key=key, secret=secret, endpoint_url=url, skip_instance_cache=True).mkdir(BUCKET)
+    return S3FileSystem(key=key, secret=secret, endpoint_url=url, skip_instance_cache=True)
 
 
 @dataclass
@@ -68,17 +72,14 @@ class SeaweedFS:
         """What a process needs to read and write there."""
         return {**WRITER, **REGION, "AWS_ENDPOINT_URL": self.url}
 
-    def start(self, *, writable: bool = True) -> None:
+    def start(self) -> None:
         """Start the server and return when it answers.
 
-        Args:
-            writable: whether the key `writer` may write.
         Raises:
             InfraFault: it does not answer; names its log.
         """
         keys = self.folder / "keys.json"
-        allowed = [*READS, *(WRITES if writable else [])]
-        identities = [(MASTER, ["Admin", *READS, *WRITES]), (WRITER, allowed), (READER, READS)]
+        identities = [(MASTER, ["Admin", *READS, *WRITES]), (WRITER, [*READS, *WRITES]), (READER, READS)]
         keys.write_text(json.dumps({"identities": [_identity(key, actions) for key, actions in identities]}))
         options = ["-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-s3", "-iam=false", f"-dir={self.folder / 'data'}"]
         options += [f"-s3.config={keys}", "-volume.max=100", "-master.volumeSizeLimitMB=256"]
@@ -95,6 +96,21 @@ class SeaweedFS:
                 words = f"The S3 server did not start. Its last lines:\n{last}\n"
                 raise InfraFault(words, next_step=f"Read {log}.", ids=[self.url])
             time.sleep(LOOK_SECONDS)
+
+    def refuse_writes(self) -> None:
+        """By a policy of the bucket, from the next request on; reading goes on."""
+        refusal = {
+            "Effect": "Deny",
+            "Principal": "*",
+            "Action": ["s3:PutObject", "s3:DeleteObject"],
+            "Resource": [f"arn:aws:s3:::{BUCKET}/*"],
+        }
+        policy = json.dumps({"Version": "2012-10-17", "Statement": [refusal]})
+        _as_master(self.url).call_s3("put_bucket_policy", Bucket=BUCKET, Policy=policy)
+
+    def allow_writes(self) -> None:
+        """Undo `refuse_writes`."""
+        _as_master(self.url).call_s3("delete_bucket_policy", Bucket=BUCKET)
 
     def _answers(self) -> bool:
         connection = http.client.HTTPConnection("127.0.0.1", self.ports["s3.port"], timeout=5)

@@ -51,16 +51,6 @@ def _kills(command: str) -> Callable[[Scene, object], None]:
     return _signals(command, signal.SIGKILL)
 
 
-def _refuse_writes(scene: Scene, _: object) -> None:
-    scene.store.weed.kill()
-    scene.store.weed.start(writable=False)
-
-
-def _allow_writes(scene: Scene, _: object) -> None:
-    scene.store.weed.kill()
-    scene.store.weed.start()
-
-
 TARGETS = {
     target.name: target
     for target in (
@@ -109,8 +99,8 @@ TARGETS = {
         ),
         Target(
             name="store that refuses writes",
-            strike=_refuse_writes,
-            relieve=_allow_writes,
+            strike=lambda scene, _: scene.store.weed.refuse_writes(),
+            relieve=lambda scene, _: scene.store.weed.allow_writes(),
             when="after",
             opened=bucket_store,
         ),

@@ -116,6 +116,21 @@ def test_a_server_that_is_restarted_is_waited_for(weed: SeaweedFS):
         assert store.read(before) == b"kept" and store.keys("") == ["before", "during"]
 
 
+def test_a_bucket_that_refuses_writes_is_said_at_once_and_takes_them_again_later(weed: SeaweedFS):
+    with using(weed.environment):
+        store = ArtifactStore(f"{URI}/refuses")
+        before = store.publish("before", b"kept")
+        weed.refuse_writes()
+        try:
+            with pytest.raises(StoreUnavailable, match="does not let this process write"):
+                store.publish("during", b"late")
+            assert store.read(before) == b"kept"
+        finally:
+            weed.allow_writes()
+        store.publish("during", b"late")
+        assert store.keys("") == ["before", "during"]
+
+
 @pytest.mark.parametrize(
     ("keys", "words"),
     [

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ from playwright.sync_api import Page, expect, sync_playwright
 from prefect.client.schemas.filters import DeploymentFilter
 from prefect.states import Cancelled
 
+from infra.chaos.processes import wait_until
+from infra.pool.process import carrying
 from tests.flows.night import awaited, create_children, ended, read
 from tests.machine_fixture import Machine
 
@@ -19,6 +22,7 @@ CHROMIUM = "/usr/bin/chromium"
 QUIET = ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run"]
 OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-quic", *QUIET]
 LIMIT_MS = 60_000
+GONE_SECONDS = 15.0
 TRIES = 5  # SQLite is locked now and then, and the UI leaves it to the person to try again
 
 
@@ -83,3 +87,21 @@ def test_a_failed_run_says_its_verdict_and_is_retried_from_its_page(machine: Mac
     until_accepted(page, retry, f"{run.id}/set_state")
     again = awaited(machine, run.id, lambda it: it.state.is_final() and it.run_count > first.run_count)
     assert again.state.name == "REGRESSION" and read(machine, run.id).run_count == 2
+
+
+def test_a_run_is_cancelled_from_its_page_and_is_gone(machine: Machine, page: Page):
+    create_children(machine, {"long-in-ui": {"ends": "PASS", "seconds": 600.0}})
+    with machine.client() as client:
+        run = client.create_flow_run_from_deployment(deployment_of(machine, "long-in-ui").id)
+    awaited(machine, run.id, lambda it: it.state.is_running())
+    mine = partial(carrying, "PREFECT__FLOW_RUN_ID", str(run.id))
+    assert mine() != []
+    page.goto(f"{machine.api_url.removesuffix('/api')}/runs/flow-run/{run.id}")
+
+    def cancel() -> None:
+        page.get_by_role("button", name="Cancel").first.click()
+        page.get_by_role("button", name="Cancel").last.click()
+
+    until_accepted(page, cancel, f"{run.id}/set_state")
+    assert ended(machine, run.id).state.name == "Cancelled"
+    assert wait_until(lambda: mine() == [], GONE_SECONDS), mine()
