@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import datetime
+import secrets
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
 
 from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[reportPrivateImportUsage]
@@ -13,8 +14,8 @@ from torch.distributed import TCPStore  # type: ignore[reportPrivateImportUsage]
 from infra.megatron.reports import PUSH_SECONDS
 from infra.megatron.weights import LOAD, Named, Receiver, load_request, post, whole
 from infra.sglang.address import ServerAddress
-from infra.sglang.load_weights import BUFFER, broadcast_to, packed
-from infra.sglang.weight_group import Membership, joined, sent
+from infra.sglang.load_weights import by_broadcast, message, packed
+from infra.sglang.weight_group import Membership, WeightGroup
 
 
 class Broadcast:
@@ -30,8 +31,8 @@ class Broadcast:
     def __init__(self, host: str, backend: str, run_id: str):
         self.host, self.backend, self.run_id = host, backend, run_id
         self._servers: list[ServerAddress] = []
-        self._group: Any = None
-        self._made = 0
+        self._group: WeightGroup | None = None
+        self._sent = 0
 
     def __call__(self, named: Named, receivers: Sequence[Receiver], version: str) -> None:
         """Broadcast every tensor to all receivers.
@@ -41,61 +42,64 @@ class Broadcast:
         """
         servers = [receiver for receiver in receivers if isinstance(receiver, ServerAddress)]
         assert len(servers) == len(receivers), "of a distributed sync each receiver is a server"
-        if servers != self._servers:
-            self._invite(servers)
-        known, self._servers = self._servers, []  # a group that a push failed in is of no use any more
-        try:
-            for part, last in whole(named):
-                self._broadcast(packed(part), known, version, last=last)
-        except BaseException:
-            if self.backend == "nccl" and self._group is not None:
-                self._group.abort()  # its kernels would wait for the member that is gone, and the trainer for them
-            raise
-        self._servers = known
+        if self._group is None or servers != self._servers:
+            self._group, self._servers = self._new_group(servers), servers
+        group, self._group = self._group, None  # one that a push failed in is of no use any more
+        for part, last in whole(named):
+            self._broadcast(group, part, version if last else None)
+        self._group = group
 
-    def _invite(self, servers: list[ServerAddress]) -> None:
-        """To a new group with these servers; one from before is forgotten, its members may be gone."""
-        self._servers, self._group, self._made = servers, None, self._made + 1
-        self._own = Membership(
-            name=f"{self.run_id}-{self._made}",
+    def _new_group(self, servers: Sequence[ServerAddress]) -> WeightGroup:
+        limit = datetime.timedelta(seconds=PUSH_SECONDS)
+        store = TCPStore(self.host, 0, None, is_master=True, wait_for_workers=False, timeout=limit)
+        own = Membership(
+            name=f"{self.run_id}-{secrets.token_hex(4)}",
             rank=0,
             members=1 + sum(server.ranks for server in servers),
             host=self.host,
-            port=0,
+            port=store.port,
             backend=self.backend,
             seconds=PUSH_SECONDS,
         )
-        self._store = TCPStore(self.host, 0, None, is_master=True, wait_for_workers=False, timeout=self._own.limit)
-        self._own = replace(self._own, port=self._store.port)
+        return WeightGroup(own, store)
 
-    def _broadcast(self, message: Named, servers: Sequence[ServerAddress], version: str, *, last: bool) -> None:
+    def _broadcast(self, group: WeightGroup, part: Named, version: str | None) -> None:
+        self._sent += 1
+        contents, buffer = packed(part)
         asked, rank = [], 1
-        for server in servers:
-            members = [replace(self._own, rank=rank + k) for k in range(server.ranks)]
-            messages = [broadcast_to(message, member) for member in members]
-            asked.append((server, LOAD, load_request(messages, version, last=last)))
+        for server in self._servers:
+            members = [replace(group.own, rank=rank + k) for k in range(server.ranks)]
+            messages = [message(by_broadcast(contents, len(buffer), member, self._sent)) for member in members]
+            asked.append((server, load_request(messages, version)))
             rank += server.ranks
-        _beside(asked, lambda: self._send(dict(message)[BUFFER]))
-
-    def _send(self, buffer: Tensor) -> None:
-        if self._group is None:
-            self._group = joined(self._own, self._store)
-        sent(buffer, self._group, self._own.limit)
+        with ThreadPoolExecutor(max(len(asked), 1)) as threads:
+            answers = [threads.submit(post, server, LOAD, request) for server, request in asked]
+            _beside(answers, group, self._sent, buffer)
 
 
-def _beside(asked: Sequence[tuple[ServerAddress, str, Mapping[str, Any]]], own_part: Callable[[], None]) -> None:
-    """Ask all servers while this rank does its part: each waits for the others.
+def _beside(answers: Sequence[Future[None]], group: WeightGroup, number: int, buffer: Tensor) -> None:
+    """Broadcast while the servers are asked: each member waits for all others.
 
-    What a server says comes first: where one is gone, this rank's part fails too, and says less.
+    What a server said first comes first: where one is gone, the other members fail too, and say less.
     """
-    failed = None
-    with ThreadPoolExecutor(max(len(asked), 1)) as threads:
-        answers = [threads.submit(post, *request) for request in asked]
-        try:
-            own_part()
-        except RuntimeError as error:
-            failed = error
-        for answer in answers:
-            answer.result()
-    if failed is not None:
-        raise failed
+    failed: list[BaseException] = []
+
+    def look(answer: Future[None]) -> None:
+        if (error := answer.exception()) is not None:
+            failed.append(error)
+            group.abort()
+
+    for answer in answers:
+        answer.add_done_callback(look)
+    own: RuntimeError | None = None
+    try:
+        if group.begin(number, lambda: bool(failed)):
+            group.broadcast(buffer)
+    except RuntimeError as error:
+        own = error
+    for answer in answers:
+        answer.exception()  # waits for it
+    if failed:
+        raise failed[0]
+    if own is not None:
+        raise own

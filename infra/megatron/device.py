@@ -40,10 +40,15 @@ def dtype_name(scenario: Scenario) -> str:
     return "float32" if resolve(scenario) == "cpu" else "bfloat16"
 
 
-def actor_environment(kind: Kind) -> dict[str, str]:
-    """Environment variables of a trainer process."""
+def actor_environment(kind: Kind, *, with_servers: bool = False) -> dict[str, str]:
+    """Environment variables of a trainer process.
+
+    Args:
+        with_servers: whether it is in a group with SGLang servers, which turn NCCL's cuMem off: members have to agree.
+    """
     if kind == "cuda":
-        return {"OMP_NUM_THREADS": "1", "CUDA_DEVICE_MAX_CONNECTIONS": "1", "NCCL_NVLS_ENABLE": "0"}
+        agreed = {"NCCL_CUMEM_ENABLE": "0"} if with_servers else {}
+        return {"OMP_NUM_THREADS": "1", "CUDA_DEVICE_MAX_CONNECTIONS": "1", "NCCL_NVLS_ENABLE": "0", **agreed}
     # Megatron-core compiles its small functions with torch.compile, which needs a C++ compiler on a CPU.
     return {"OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1", "CUDA_VISIBLE_DEVICES": ""}
 

@@ -53,7 +53,8 @@ class MegatronTrainer:
         refuse_unsupported(self.run.scenario)
         self.cluster.connect()
         kind = resolve(self.run.scenario)
-        environment = actor_environment(kind)
+        with_servers = self.run.scenario.engine.weight_sync == "distributed"
+        environment = actor_environment(kind, with_servers=with_servers)
         one_host = self.cluster.local
         self.ranks.create(
             self.layout.world_size, environment, lambda rank: (self.run, self.model, rank, kind, one_host)

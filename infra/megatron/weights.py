@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import pickle
 import tempfile
 import time
 import urllib.error
@@ -29,7 +30,7 @@ from infra.megatron.model import ModelParts
 from infra.megatron.reports import PUSH_SECONDS, PushResult
 from infra.settings import visible_devices
 from infra.sglang.address import ServerAddress
-from infra.sglang.load_weights import LOADER, Named, in_file, packed
+from infra.sglang.load_weights import BUFFER, LOADER, Named, in_file, message, packed
 from infra.weights_digest import digest
 
 PART_BYTES = 2**30
@@ -97,49 +98,60 @@ def by_folder(spool: Path) -> Transport:
             for part, last in whole(named):
                 path = Path(folder) / "part.safetensors"
                 save_file({name: t.cpu().contiguous() for name, t in part}, path)
-                message = in_file(part, str(path))
+                request = message(in_file(part, str(path)))
                 for receiver in receivers:
                     assert isinstance(receiver, ServerAddress), "the reference stack refuses a folder for other hosts"
-                    post(receiver, LOAD, load_request([message] * receiver.ranks, version, last=last))
+                    post(receiver, LOAD, load_request([request] * receiver.ranks, version if last else None))
 
     return transport
 
 
-def send(address: ServerAddress, named: Named, version: str) -> None:
+def send(address: ServerAddress, named: Named, version: str | None) -> None:
     """Have a server of this host load these tensors from shared memory, and take the version.
 
+    Args:
+        version: None where more of the push is to come.
     Raises:
         EngineUnavailable: it does not answer, or refuses.
     """
     own_gpu = address.devices == visible_devices() != ()
     for part, last in whole(named):
-        message = packed(part if own_gpu else [(name, tensor.cpu()) for name, tensor in part])
-        post(address, LOAD, load_request([message] * address.ranks, version, last=last))
+        sent = message(*packed(part if own_gpu else [(name, tensor.cpu()) for name, tensor in part]))
+        post(address, LOAD, load_request([sent] * address.ranks, version if last else None))
+        del sent  # before the next part is packed
 
 
-def load_request(messages: Sequence[Named], version: str, *, last: bool) -> dict[str, object]:
-    """The body that has a server's ranks load what they are told, each by a message of its own; they have to be kept
-    until it answered.
+def load_request(messages: Sequence[Named], version: str | None) -> dict[str, object]:
+    """The body that has a server's ranks load what they are told, each by a message of its own.
 
     Args:
-        last: of the parts of a push; what the server has cached is forgotten then.
+        messages: to be kept until the server answered.
+        version: the weights', with their last part: the server forgets then what it has cached. None before.
     """
-    # With the `file_descriptor` strategy the server dies when it opens the tensors.
-    torch.multiprocessing.set_sharing_strategy("file_system")
     return {
         # Each rank opens a pickle of its own, also of one message: shared memory counts who is going to.
-        "serialized_named_tensors": [base64.b64encode(ForkingPickler.dumps(m)).decode() for m in messages],
+        "serialized_named_tensors": [base64.b64encode(_pickled(m)).decode() for m in messages],
         "load_format": LOADER,
-        "flush_cache": last,
+        "flush_cache": version is not None,
         "weight_version": version,
     }
+
+
+def _pickled(message: Named) -> bytes:
+    """With what shares memory where there is a buffer; else it is whole in itself, for other hosts too."""
+    if BUFFER not in dict(message):
+        return pickle.dumps(message)
+    # With the `file_descriptor` strategy the server dies when it opens the tensors.
+    torch.multiprocessing.set_sharing_strategy("file_system")
+    return bytes(ForkingPickler.dumps(message))
 
 
 def _hand_over(host: ActorHandle, named: Named, version: str) -> None:
     """By way of Ray's object store, in parts of a bounded size; no request is running between two parts."""
     try:
-        for part in parts(named, OBJECT_BYTES):
-            ray.get(host.take.remote([(name, t.cpu()) for name, t in part], version), timeout=PUSH_SECONDS)
+        for part, last in whole(named, OBJECT_BYTES):
+            taken = host.take.remote([(name, t.cpu()) for name, t in part], version if last else None)
+            ray.get(taken, timeout=PUSH_SECONDS)
     except RayTaskError as error:
         if isinstance(error.cause, EngineUnavailable):
             raise error.cause from None
@@ -149,9 +161,9 @@ def _hand_over(host: ActorHandle, named: Named, version: str) -> None:
         raise EngineUnavailable(words, next_step="See `ray status`.", ids=[version]) from error
 
 
-def whole(named: Named) -> Iterator[tuple[list[tuple[str, Tensor]], bool]]:
-    """The parts that tensors go to servers in, and of each whether it is the last."""
-    todo = list(parts(named, PART_BYTES))
+def whole(named: Named, most: int | None = None) -> Iterator[tuple[list[tuple[str, Tensor]], bool]]:
+    """The parts that tensors go in, of at most so many bytes each, and of each whether it is the last."""
+    todo = list(parts(named, most or PART_BYTES))
     yield from ((part, part is todo[-1]) for part in todo)
 
 

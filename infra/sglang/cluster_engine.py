@@ -48,8 +48,8 @@ class EngineHost:
     def running(self) -> bool:
         return self.engine.running
 
-    def take(self, tensors: Sequence[tuple[str, Tensor]], version: str) -> None:
-        """Load these tensors into the server, through this host's shared memory."""
+    def take(self, tensors: Sequence[tuple[str, Tensor]], version: str | None) -> None:
+        """Load these tensors into the server, through this host's shared memory; see `infra.megatron.weights.send`."""
         from infra.megatron.weights import send
 
         send(self.engine.receivers[0], tensors, version)

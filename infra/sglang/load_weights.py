@@ -24,10 +24,11 @@ CONTENTS, BUFFER = "fanline.contents", "fanline.buffer"
 ALIGNED = 256  # bytes that tensors begin at multiples of
 
 Named = Sequence[tuple[str, Tensor]]
+Contents = dict[str, Any]
 
 
-def packed(named: Named) -> list[tuple[str, Tensor]]:
-    """Copies of the tensors in one new buffer on their device, and what it holds, for `load`.
+def packed(named: Named) -> tuple[Contents, Tensor]:
+    """Copies of the tensors in one new buffer on their device, and what it holds.
 
     Copies: an engine may keep the memory, and the trainer goes on to change its own.
     """
@@ -41,50 +42,48 @@ def packed(named: Named) -> list[tuple[str, Tensor]]:
     copies = _unpacked(buffer, places)
     for (_, copy), (_, tensor) in zip(copies, named, strict=True):
         copy.copy_(tensor)
-    return [(CONTENTS, _contents(digest(dict(copies)), tensors=places)), (BUFFER, buffer)]
+    return {"digest": digest(dict(copies)), "tensors": places}, buffer
 
 
-def in_file(named: Named, path: str) -> list[tuple[str, Tensor]]:
-    """The message for `load` that these tensors lie in a safetensors file."""
-    return [(CONTENTS, _contents(digest(dict(named)), file=path))]
+def in_file(named: Named, path: str) -> Contents:
+    """That these tensors lie in a safetensors file."""
+    return {"digest": digest(dict(named)), "file": path}
 
 
-def broadcast_to(message: Named, member: Membership) -> list[tuple[str, Tensor]]:
-    """A message of `packed` for a server that gets its buffer by broadcast, as this member of the group."""
-    (_, contents), (_, buffer) = message
-    told = {**json.loads(bytes(contents.numpy())), "bytes": len(buffer), "group": member.to_dict()}
-    return [(CONTENTS, _as_tensor(told))]
+def by_broadcast(contents: Contents, size: int, member: Membership, number: int) -> Contents:
+    """Those of a buffer of so many bytes that this member of a group gets by its broadcast `number`."""
+    return {**contents, "bytes": size, "member": member.to_dict(), "number": number}
+
+
+def message(contents: Contents, buffer: Tensor | None = None) -> list[tuple[str, Tensor]]:
+    """What `load` is called with."""
+    told = torch.frombuffer(bytearray(json.dumps(contents).encode()), dtype=torch.uint8)
+    return [(CONTENTS, told), *([] if buffer is None else [(BUFFER, buffer)])]
 
 
 def load(model: Any, named: Named) -> None:
-    """Load pushed tensors into the model, if they are the ones that were sent.
+    """Load pushed tensors into the model, if they are the ones that were sent; nothing where a broadcast is called off.
 
     Raises:
         ValueError: what arrived has another digest. The server ends, and is started again with whole weights.
     """
     got = dict(named)
     contents = json.loads(bytes(got[CONTENTS].cpu().numpy()))
-    if file := contents.get("file"):
-        tensors = list(load_file(file).items())
+    if "file" in contents:
+        tensors = list(load_file(contents["file"]).items())
     else:
-        buffer = got[BUFFER] if BUFFER in got else _by_broadcast(model, contents)
+        buffer = got[BUFFER] if BUFFER in got else _received(model, contents)
+        if buffer is None:
+            return
         tensors = _unpacked(buffer, contents["tensors"])
     if (arrived := digest(dict(tensors))) != contents["digest"]:
         raise ValueError(f"weights of digest {arrived} arrived, {contents['digest']} were sent")
     model.load_weights(tensors)
 
 
-def _by_broadcast(model: Any, contents: dict[str, Any]) -> Tensor:
+def _received(model: Any, contents: Contents) -> Tensor | None:
     device = next(model.parameters()).device
-    return received(Membership(**contents["group"]), torch.empty(contents["bytes"], dtype=torch.uint8, device=device))
-
-
-def _contents(own: str, **where: Any) -> Tensor:
-    return _as_tensor({"digest": own, **where})
-
-
-def _as_tensor(contents: dict[str, Any]) -> Tensor:
-    return torch.frombuffer(bytearray(json.dumps(contents).encode()), dtype=torch.uint8)
+    return received(Membership(**contents["member"]), contents["number"], contents["bytes"], device)
 
 
 def _unpacked(buffer: Tensor, places: Sequence[dict[str, Any]]) -> list[tuple[str, Tensor]]:

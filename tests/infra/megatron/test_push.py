@@ -10,8 +10,10 @@ import torch
 from safetensors.torch import load_file
 
 from infra.errors import EngineUnavailable, TrainerUnavailable
+from infra.megatron import weights
+from infra.megatron.broadcast import Broadcast
 from infra.megatron.trainer import MegatronTrainer
-from infra.megatron.weights import parts, push
+from infra.megatron.weights import by_folder, by_memory, parts, push
 from infra.nodes import LOOPBACK
 from infra.ports import free_port
 from infra.ray_cluster import RayCluster
@@ -54,9 +56,9 @@ def test_the_engine_has_the_trained_weights(
     left = list(run.spool.glob("tmp*"))
     before_next = later.steps[0].weights_before
     assert before_next is not None
-    weights = load_file(tmp_path / "store" / before_next.key)
-    other = {**weights, NORM: torch.nextafter(weights[NORM], weights[NORM] + 1)}
-    same_as(engine.receivers, weights, tiny_qwen2, tmp_path / "same")
+    named = load_file(tmp_path / "store" / before_next.key)
+    other = {**named, NORM: torch.nextafter(named[NORM], named[NORM] + 1)}
+    same_as(engine.receivers, named, tiny_qwen2, tmp_path / "same")
     found = differ(lambda: same_as(engine.receivers, other, tiny_qwen2, tmp_path / "other"))
     push(load_file(tiny_qwen2 / "model.safetensors"), engine.receivers, "default")
 
@@ -64,6 +66,36 @@ def test_the_engine_has_the_trained_weights(
     assert version == trained.weight_version
     assert distance(seen, after) < 1e-4 < distance(before, after) / 100
     assert found and not left
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("how", ["memory", "disk", "distributed"])
+def test_weights_that_go_in_several_parts_are_whole(
+    how: str, tmp_path: Path, tiny_qwen2: Path, engine: SGLangEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights, "PART_BYTES", 2**16)
+    transport = {"memory": by_memory, "disk": by_folder(tmp_path), "distributed": Broadcast(LOOPBACK, "gloo", "parts")}
+    named = load_file(tiny_qwen2 / "model.safetensors")
+    for number in range(2):  # the second by the group of the first
+        with pushed_into(engine.receivers):
+            push(named, engine.receivers, f"parts-{number}", transport[how])
+        version, _ = asyncio.run(look(engine, [([1, 2, 3], 1)]))
+        assert version == f"parts-{number}"
+    same_as(engine.receivers, named, tiny_qwen2, tmp_path / "same")
+    push(named, engine.receivers, "default")
+
+
+@pytest.mark.engine
+def test_a_server_that_is_gone_costs_the_others_of_a_group_nothing(tiny_qwen2: Path, engine: SGLangEngine) -> None:
+    named, process = load_file(tiny_qwen2 / "model.safetensors"), engine.process_id
+    nobody = ServerAddress(LOOPBACK, free_port(), None)
+    transport = Broadcast(LOOPBACK, "gloo", "gone")
+    with pytest.raises(EngineUnavailable, match=f"{nobody.url}.* does not answer"):
+        push(named, [*engine.receivers, nobody], "0001", transport)
+    assert engine.answers() and engine.process_id == process
+    push(named, engine.receivers, "0002", transport)
+    assert asyncio.run(look(engine, [([1, 2, 3], 1)]))[0] == "0002"
+    push(named, engine.receivers, "default")
 
 
 @pytest.mark.trainer
