@@ -100,7 +100,7 @@ def test_a_run_is_cancelled_from_its_page_and_is_gone(machine: Machine, page: Pa
 
     def cancel() -> None:
         page.get_by_role("button", name="Cancel").first.click()
-        page.get_by_role("button", name="Cancel").last.click()
+        page.get_by_role("button", name="Confirm").click()
 
     until_accepted(page, cancel, f"{run.id}/set_state")
     assert ended(machine, run.id).state.name == "Cancelled"
