@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from s3fs import S3FileSystem
@@ -40,6 +41,7 @@ def create_bucket(url: str) -> None:
     _as_master(url).mkdir(BUCKET)
 
 
+@cache  # it takes a second to make, and the stage that a server is to fail in may be shorter
 def _as_master(url: str) -> S3FileSystem:
     key, secret = MASTER["AWS_ACCESS_KEY_ID"], MASTER["AWS_SECRET_ACCESS_KEY"]
     return S3FileSystem(key=key, secret=secret, endpoint_url=url, skip_instance_cache=True)
