@@ -1,8 +1,12 @@
 """Weights out of the trainer, over HTTP and shared memory, into a real SGLang server."""
 
 import asyncio
+import base64
+import json
+import pickle
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -13,7 +17,7 @@ from infra.errors import EngineUnavailable, TrainerUnavailable
 from infra.megatron import weights
 from infra.megatron.broadcast import Broadcast
 from infra.megatron.trainer import MegatronTrainer
-from infra.megatron.weights import by_folder, by_memory, parts, push
+from infra.megatron.weights import by_folder, by_memory, load_request, parts, push
 from infra.nodes import LOOPBACK
 from infra.ports import free_port
 from infra.ray_cluster import RayCluster
@@ -21,6 +25,8 @@ from infra.records.rollouts import read_table
 from infra.records.sources import ModelRef
 from infra.sglang.address import ServerAddress
 from infra.sglang.engine import SGLangEngine
+from infra.sglang.load_weights import CONTENTS, by_broadcast, message
+from infra.sglang.weight_group import Membership
 from tests.by_tensor import differ, pushed_into, same_as
 from tests.infra.megatron.samples import make_run, write_plan, write_rollouts
 
@@ -112,6 +118,16 @@ def test_ranks_outlive_an_engine_that_is_gone(tmp_path: Path, tiny_qwen2: Path, 
         assert trainer.weights_digest() == digest
     with pytest.raises(TrainerUnavailable, match="ended before the push"):
         trainer.push_weights([nobody], "0002")
+
+
+def test_what_says_that_a_broadcast_comes_needs_no_memory_of_this_host() -> None:
+    member = Membership(name="g", rank=1, members=2, host=LOOPBACK, port=1, backend="gloo", seconds=1)
+    contents = by_broadcast({"digest": "d", "tensors": []}, 64, member, 1)
+    (sent,) = cast("list[str]", load_request([message(contents)], "0001")["serialized_named_tensors"])
+    pickled = base64.b64decode(sent)
+    assert b"rebuild_storage_filename" not in pickled
+    ((name, told),) = pickle.loads(pickled)  # noqa: S301
+    assert (name, json.loads(bytes(told.numpy()))) == (CONTENTS, contents)
 
 
 def test_weights_for_another_host_go_in_parts_and_all_of_them_go() -> None:
