@@ -28,16 +28,19 @@ def deployments(matrix: Matrix) -> list[dict[str, Any]]:
 
 
 def _scenario(name: str, entry: Entry) -> dict[str, Any]:
-    scenario = load(name)
+    scenario, labels = load(name), entry.labels.model_dump(exclude_none=True)
+    asked = {**({"gpus": entry.gpus} if entry.gpus else {}), **({"labels": labels} if labels else {})}
+    accelerator = [f"accelerator-{entry.labels.accelerator}"] if entry.labels.accelerator else []
+    nightly = ["nightly"] if entry.nightly else []
     return {
         "name": name,
         "description": scenario.description,
         "entrypoint": ENTRYPOINTS[REGRESSION_FLOW],
-        "tags": sorted({TAG, f"gpus-{entry.gpus}", *entry.tags, *(["nightly"] if entry.nightly else [])}),
+        "tags": sorted({TAG, f"gpus-{entry.gpus}", *accelerator, *entry.tags, *nightly}),
         "work_pool": {
             "name": entry.pool,
             "work_queue_name": entry.queue,
-            "job_variables": {"gpus": entry.gpus} if entry.gpus else {},
+            "job_variables": asked,
         },
         "schedules": [],
         "parameters": {"scenario": scenario.model_dump(mode="json")},

@@ -8,6 +8,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from infra.errors import ConfigurationError
+from infra.pool.labels import GpuLabels
 from infra.scenario.load import load, names
 
 MATRIX = Path(__file__).parent / "matrix.yaml"
@@ -50,6 +51,7 @@ class Entry(Part):
     pool: Name
     queue: Name
     nightly: bool = False
+    labels: GpuLabels = Field(default_factory=GpuLabels, description="what the host must have")
     tags: tuple[Name, ...] = ()
     ci_label: str | None = Field(None, pattern=r"^[\w :./-]+$", description="label of a pull request that starts it")
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from prefect.workers.process import ProcessJobConfiguration, ProcessVariables
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
+from pydantic import Field, PrivateAttr
 
 from infra.pool.inventory import Inventory
+from infra.pool.labels import MOST_GPUS, GpuLabels
 from infra.pool.process import host_name
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun
 
-MOST_GPUS = 64
 BEAT_SECONDS = 60  # between heartbeats of a run: a server's automation calls one crashed that was silent for long
 GPUS = Field(
     default=0,
@@ -33,20 +33,6 @@ STORE = Field(
     title="Artifact store",
     description="A folder of the host or s3://bucket/prefix; the host's own by default.",
 )
-
-
-class GpuLabels(BaseModel):
-    """What a run asks of the host; it is refused by a host that is otherwise."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    accelerator: str | None = Field(
-        default=None,
-        pattern=r"^[a-z0-9+-]+$",
-        description="Kind of GPU, for example h200; cpu for a host with logical GPUs.",
-    )
-    count: int | None = Field(default=None, ge=0, le=MOST_GPUS, description="Least number of GPUs that the host has.")
-    memory: float | None = Field(default=None, ge=0, description="Least memory of each GPU, in GiB.")
 
 
 class GpuVariables(ProcessVariables):

@@ -4,8 +4,9 @@ import pytest
 
 from infra.errors import ConfigurationError
 from infra.pool.inventory import Gpu, Inventory, inventory, label_of, visible
+from infra.pool.labels import GpuLabels
 from infra.pool.need import refuse_too_many_gpus
-from infra.pool.worker_config import GpuJobConfiguration, GpuLabels, unfit
+from infra.pool.worker_config import GpuJobConfiguration, unfit
 from infra.scenario.load import load
 from infra.settings import Settings
 from infra.sglang.flags import within_memory
