@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import ray
 
+from infra.chaos.ray_nodes import RayNodes
 from infra.errors import TrainerUnavailable
 from infra.ray_cluster import ROOT, RayCluster
 from infra.supervisor import descendants
@@ -33,6 +34,7 @@ def test_a_cluster_that_does_not_answer_is_named(tmp_path: Path) -> None:
 NOBODY_THERE = """
 import sys
 from pathlib import Path
+from infra.chaos.ray_nodes import RayNodes
 from infra.errors import TrainerUnavailable
 from infra.ray_cluster import RayCluster
 try:
@@ -54,6 +56,7 @@ def test_a_head_whose_gcs_is_gone_is_gone_too(tmp_path: Path) -> None:
 GCS_KILLED = """
 import os, signal, sys, time
 from pathlib import Path
+from infra.chaos.ray_nodes import RayNodes
 from infra.errors import TrainerUnavailable
 from infra.ray_cluster import RayCluster
 from infra.supervisor import descendants
@@ -121,3 +124,39 @@ def test_the_head_starts_on_the_main_thread_only(tmp_path: Path) -> None:
         pool.submit(cluster.start).result()
     with pytest.raises(TrainerUnavailable, match="ended while it started"):
         RayCluster("gone", ranks=1, gpus=-1, log_path=tmp_path / "gone.log").__enter__().connect()
+
+
+def test_a_pool_does_not_see_the_gpus_of_another_ones_nodes(tmp_path: Path) -> None:
+    nodes = RayNodes(tmp_path)
+    try:
+        nodes.start("a", "pool-a", gpus=2)
+        nodes.start("b", "pool-b", gpus=1)
+        done = subprocess.run(
+            [sys.executable, "-c", TWO_POOLS, str(tmp_path / "ray.log")],
+            env={**os.environ, **nodes.driver_environment},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+        )
+    finally:
+        nodes.close()
+    assert done.stdout.split() == ["pool-a", "2", "pool-b", "1", "pool-c", "0"], done.stderr
+
+
+TWO_POOLS = """
+import os, sys
+from pathlib import Path
+from infra.chaos.ray_nodes import ROLE
+from infra.ray_cluster import RayCluster
+for pool in ("pool-a", "pool-b", "pool-c"):
+    cluster = RayCluster(
+        pool,
+        ranks=1,
+        gpus=1,
+        log_path=Path(sys.argv[1]),
+        address=os.environ["RAY_ADDRESS"],
+        trainer_labels={ROLE: pool},
+    )
+    print(pool, cluster.offered_gpus())
+    cluster.stop()
+"""
