@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
+from infra.errors import EngineUnavailable
 from infra.megatron.weights import post
 from infra.sglang.address import ServerAddress
 
@@ -52,8 +53,6 @@ def same_as(servers: Sequence[ServerAddress], weights: Mapping[str, torch.Tensor
 
 def differ(check: Callable[[], None]) -> bool:
     """Whether a comparison that has to fail did, because tensors differ."""
-    from infra.errors import EngineUnavailable
-
     try:
         check()
     except EngineUnavailable as found:

@@ -29,7 +29,7 @@ def deployments(matrix: Matrix) -> list[dict[str, Any]]:
 
 def _scenario(name: str, entry: Entry) -> dict[str, Any]:
     scenario, labels = load(name), entry.labels.model_dump(exclude_none=True)
-    asked = {**({"gpus": entry.gpus} if entry.gpus else {}), **({"labels": labels} if labels else {})}
+    asked = {name: value for name, value in {"gpus": entry.gpus, "labels": labels}.items() if value}
     accelerator = [f"accelerator-{entry.labels.accelerator}"] if entry.labels.accelerator else []
     nightly = ["nightly"] if entry.nightly else []
     return {

@@ -11,6 +11,7 @@ from dataclasses import replace
 from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[reportPrivateImportUsage]
 
+from infra.errors import EngineUnavailable
 from infra.megatron.reports import PUSH_SECONDS
 from infra.megatron.weights import LOAD, Named, Receiver, load_request, post, whole
 from infra.sglang.address import ServerAddress
@@ -91,10 +92,16 @@ def _beside(answers: Sequence[Future[None]], group: WeightGroup, number: int, bu
 
     for answer in answers:
         answer.add_done_callback(look)
-    own: RuntimeError | None = None
+    own: Exception | None = None
     try:
         if group.begin(number, lambda: bool(failed)):
             group.broadcast(buffer)
+        else:  # a server that is ready too late answers well, and has the weights of before
+            own = EngineUnavailable(
+                f"Not every server was ready for its weights within {group.own.seconds:g} s.",
+                next_step="See the engines' logs.",
+                ids=[group.own.name],
+            )
     except RuntimeError as error:
         own = error
     for answer in answers:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -52,7 +53,7 @@ def in_file(named: Named, path: str) -> Contents:
 
 def by_broadcast(contents: Contents, size: int, member: Membership, number: int) -> Contents:
     """Those of a buffer of so many bytes that this member of a group gets by its broadcast `number`."""
-    return {**contents, "bytes": size, "member": member.to_dict(), "number": number}
+    return {**contents, "bytes": size, "member": asdict(member), "number": number}
 
 
 def message(contents: Contents, buffer: Tensor | None = None) -> list[tuple[str, Tensor]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -38,8 +38,9 @@ class Membership:
     backend: str
     seconds: float
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+    @property
+    def limit(self) -> datetime.timedelta:
+        return datetime.timedelta(seconds=self.seconds)
 
 
 class WeightGroup:
@@ -47,7 +48,6 @@ class WeightGroup:
 
     def __init__(self, own: Membership, store: TCPStore):
         self.own, self._store = own, PrefixStore(own.name, store)
-        self.limit = datetime.timedelta(seconds=own.seconds)
         self._backend: Any = None
 
     def broadcast(self, buffer: Tensor) -> None:
@@ -58,7 +58,7 @@ class WeightGroup:
         """
         if self._backend is None:
             self._backend = self._made_backend()
-        self._backend.broadcast([buffer], dist.BroadcastOptions()).wait(self.limit)
+        self._backend.broadcast([buffer], dist.BroadcastOptions()).wait(self.own.limit)
 
     def begin(self, number: int, failed: Callable[[], bool]) -> bool:
         """Of member 0: wait until all others are ready for a broadcast, and tell them whether it begins.
@@ -88,9 +88,9 @@ class WeightGroup:
     def _made_backend(self) -> Any:
         store, rank, members = PrefixStore("members", self._store), self.own.rank, self.own.members
         if self.own.backend == "gloo":
-            return dist.ProcessGroupGloo(store, rank, members, timeout=self.limit)
+            return dist.ProcessGroupGloo(store, rank, members, timeout=self.own.limit)
         options = dist.ProcessGroupNCCL.Options()
-        options._timeout = 2 * self.limit  # PyTorch ends a process whose collective is over it: `wait` comes first
+        options._timeout = 2 * self.own.limit  # PyTorch ends a process whose collective is over it: `wait` comes first
         return dist.ProcessGroupNCCL(store, rank, members, options)
 
 
@@ -104,8 +104,8 @@ def received(member: Membership, number: int, size: int, device: torch.device) -
     """
     global _joined  # SGLang calls a function, and gives it nothing to keep things in
     if _joined is None or _joined.own != member:
-        limit = datetime.timedelta(seconds=member.seconds)
-        _joined = WeightGroup(member, TCPStore(member.host, member.port, None, is_master=False, timeout=limit))
+        store = TCPStore(member.host, member.port, None, is_master=False, timeout=member.limit)
+        _joined = WeightGroup(member, store)
     buffer = torch.empty(size, dtype=torch.uint8, device=device)
     if not _joined.wait_for_begin(number):
         return None

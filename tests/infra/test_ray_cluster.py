@@ -34,7 +34,6 @@ def test_a_cluster_that_does_not_answer_is_named(tmp_path: Path) -> None:
 NOBODY_THERE = """
 import sys
 from pathlib import Path
-from infra.chaos.ray_nodes import RayNodes
 from infra.errors import TrainerUnavailable
 from infra.ray_cluster import RayCluster
 try:
@@ -56,7 +55,6 @@ def test_a_head_whose_gcs_is_gone_is_gone_too(tmp_path: Path) -> None:
 GCS_KILLED = """
 import os, signal, sys, time
 from pathlib import Path
-from infra.chaos.ray_nodes import RayNodes
 from infra.errors import TrainerUnavailable
 from infra.ray_cluster import RayCluster
 from infra.supervisor import descendants

@@ -26,7 +26,7 @@ from infra.records.sources import ModelRef
 from infra.sglang.address import ServerAddress
 from infra.sglang.engine import SGLangEngine
 from infra.sglang.load_weights import CONTENTS, by_broadcast, message
-from infra.sglang.weight_group import Membership
+from infra.sglang.weight_group import STAYS, Membership, WeightGroup
 from tests.by_tensor import differ, pushed_into, same_as
 from tests.infra.megatron.samples import make_run, write_plan, write_rollouts
 
@@ -102,6 +102,20 @@ def test_a_server_that_is_gone_costs_the_others_of_a_group_nothing(tiny_qwen2: P
     push(named, engine.receivers, "0002", transport)
     assert asyncio.run(look(engine, [([1, 2, 3], 1)]))[0] == "0002"
     push(named, engine.receivers, "default")
+
+
+@pytest.mark.engine
+def test_servers_that_are_ready_too_late_are_no_push(
+    tiny_qwen2: Path, engine: SGLangEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They answer well then, though nothing was loaded."""
+    named, transport = load_file(tiny_qwen2 / "model.safetensors"), Broadcast(LOOPBACK, "gloo", "late")
+    with monkeypatch.context() as patched:
+        patched.setattr(WeightGroup, "begin", lambda self, number, failed: self._store.set(f"{number}", STAYS) or False)
+        with pytest.raises(EngineUnavailable, match="Not every server was ready"):
+            push(named, engine.receivers, "0001", transport)
+    push(named, engine.receivers, "default", transport)
+    assert asyncio.run(look(engine, [([1, 2, 3], 1)]))[0] == "default"
 
 
 @pytest.mark.trainer
