@@ -30,7 +30,7 @@ from tasks.rollout.draw import Slot
 from tasks.rollout.generate import GenerationStage, generate_all
 from tasks.rollout.stop import load_tokenizer
 
-ROUNDS = 3
+ROUNDS, OF_SHORT_ONES, SHORT = 3, 7, 256  # a round of at most so many samples takes 1 to 2 s, and spreads more
 ON_CUDA, ON_CPU = (64, 256, 1024), (16,)
 TOKENS = {"cuda": (128, 512), "cpu": (16, 32)}  # of a prompt, of a response
 SILENCE_SECONDS = 600.0
@@ -102,12 +102,16 @@ class RolloutBench:
             seed=0, iteration=0, max_response_tokens=self.response, temperature=1.0, top_p=1.0, stop_token_ids=()
         )
 
-    def rows(self, sizes: Sequence[int], rounds: int = ROUNDS) -> list[dict[str, Any]]:
-        """One a size; before them the server sets up what it needs for its first requests."""
-        asyncio.run(self.through_hooks(min(sizes), -1))
-        return [self.measure(size, rounds) for size in sizes]
+    def rows(self, sizes: Sequence[int], rounds: int | None = None) -> list[dict[str, Any]]:
+        """One a size; before them the server sets up what it needs for its first requests.
 
-    def measure(self, size: int, rounds: int = ROUNDS) -> dict[str, Any]:
+        Args:
+            rounds: of every size; by size if not given.
+        """
+        asyncio.run(self.through_hooks(min(sizes), -1))
+        return [self.measure(size, rounds or (OF_SHORT_ONES if size <= SHORT else ROUNDS)) for size in sizes]
+
+    def measure(self, size: int, rounds: int) -> dict[str, Any]:
         made: dict[str, list[tuple[int, float]]] = {"hooks": [], "bare": []}
         for number in range(rounds):
             forms = [("hooks", self.through_hooks), ("bare", self.bare)]
