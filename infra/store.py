@@ -1,7 +1,6 @@
 """The artifact store: one local folder or S3 prefix, in which nothing that was published is ever overwritten."""
 
 import hashlib
-import io
 import json
 import os
 import secrets
@@ -10,14 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
 import fsspec
 
 from infra.errors import FanlineError, StoreUnavailable
 from infra.store_faults import in_words, maybe_there, patiently
 
-COPY_BYTES = 8 * 2**20
 PATIENCE_SECONDS = 90.0  # a remote store that is restarted is back by then
 PROBE_PATIENCE_SECONDS = 15.0
 Result = TypeVar("Result")
@@ -63,8 +61,18 @@ def _remove_empty(folder: Path, root: Path) -> None:
         folder = folder.parent
 
 
-def _opened(content: bytes | Path) -> BinaryIO:
-    return content.open("rb") if isinstance(content, Path) else io.BytesIO(content)
+def _write_durably(path: Path, content: bytes | Path) -> None:
+    """A new file that survives a loss of power. A given file becomes it by a second name where one can be made: state
+    of several GB is not written twice."""
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        try:
+            os.link(content, path)
+        except OSError:  # another filesystem, or one without links
+            shutil.copyfile(content, path)
+    with path.open("r+b") as file:
+        os.fsync(file.fileno())
 
 
 @dataclass(frozen=True)
@@ -102,7 +110,10 @@ class ArtifactStore:
         return self.publish(key, canonical_json(value))
 
     def publish_file(self, key: str, path: Path) -> ObjectRef:
-        """Publish a file without reading it into memory; `{digest}` in the key stands for the start of its sha256."""
+        """Publish a file without reading it into memory; `{digest}` in the key stands for the start of its sha256.
+
+        The file may become the object itself: the caller removes it and does not write to it again.
+        """
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         ref = ObjectRef(key=key.replace("{digest}", digest[:16]), sha256=digest, size=path.stat().st_size)
@@ -133,10 +144,7 @@ class ArtifactStore:
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}")
         try:
-            with temporary.open("xb") as file, _opened(content) as source:
-                shutil.copyfileobj(source, file, COPY_BYTES)
-                file.flush()
-                os.fsync(file.fileno())
+            _write_durably(temporary, content)
             os.link(temporary, target)
         except FileExistsError:
             return False

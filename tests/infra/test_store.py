@@ -1,3 +1,5 @@
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,37 @@ def test_an_object_changed_behind_our_back_is_refused(store: ArtifactStore):
 def test_a_missing_object_is_said_by_key(store: ArtifactStore):
     with pytest.raises(StoreUnavailable, match="runs/x"):
         store.read_unverified("runs/x")
+
+
+@pytest.fixture(params=["linked", "copied"])
+def file(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file to publish: in reach of a link, or with every link from it refused as between two filesystems."""
+    path = tmp_path / "state"
+    path.write_bytes(b"state")
+    link = os.link
+    if request.param == "copied":
+
+        def refused(source: Path, target: Path) -> None:
+            if Path(source) == path:
+                raise OSError(errno.EXDEV, "Invalid cross-device link")
+            link(source, target)
+
+        monkeypatch.setattr(os, "link", refused)
+    return path
+
+
+def test_a_published_file_outlives_its_source(store: ArtifactStore, file: Path):
+    ref = store.publish_file("a/{digest}", file)
+    file.unlink()
+    assert store.read(ref) == b"state" and store.keys("a") == [ref.key]
+
+
+def test_a_file_of_other_content_does_not_replace_an_object(store: ArtifactStore, file: Path):
+    store.publish("a", b"first")
+    with pytest.raises(AlreadyPublished):
+        store.publish_file("a", file)
+    assert store.read_unverified("a") == b"first" and file.read_bytes() == b"state"
+    assert [p.name for p in Path(store.path("a")).parent.iterdir()] == ["a"]
 
 
 def test_a_probe_leaves_nothing(store: ArtifactStore):
